@@ -1,5 +1,5 @@
 #pragma once
-// What a context's GPU is, for ops that choose a kernel by it.
+// What a GPU is, for ops that choose a kernel by it.
 
 #include "device/context.h"
 #include "device/gpu.h"
@@ -7,15 +7,16 @@
 namespace trireme {
 
 /// A memo: asking a driver for a GPU's properties takes longer than a product.
-inline const gpu::Info& info_of(const Context& context) {
+inline const gpu::Info& info_of(Device device) {
   thread_local int known = -1;
   thread_local gpu::Info info;
-  if (known != context.device().index) {
-    info = gpu::info(context.device().index);
-    known = context.device().index;
+  if (known != device.index) {
+    info = gpu::info(device.index);
+    known = device.index;
   }
   return info;
 }
+inline const gpu::Info& info_of(const Context& context) { return info_of(context.device()); }
 
 /// Whether it runs code for sm_90a, whose instructions are not in Hopper's successors.
 inline bool runs_sm90a(const gpu::Info& info) { return info.capability == 90; }

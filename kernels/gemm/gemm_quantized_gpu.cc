@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/math.h"
+#include "kernels/common/gpu_info.h"
 #include "kernels/common/gpu_kernels.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm_quantized_internal.h"
@@ -35,13 +36,7 @@ ScalesGpu scales_of(const ConstQuantizedView& view) {
 
 /// Null where the GPU has no kernels for fp8.
 const GemmQuantizedGpuKernels* table_of(Device device) {
-  thread_local int known = -1, capability = 0;
-  if (known != device.index) {
-    capability = gpu::info(device.index).capability;
-    known = device.index;
-  }
-  // Hopper's instructions are not in its successors.
-  return capability == 90 ? gpu_kernels().gemm_fp8_sm90 : nullptr;
+  return runs_sm90a(info_of(device)) ? gpu_kernels().gemm_fp8_sm90 : nullptr;
 }
 
 std::string words_of(const QuantizedGemm& args) {

@@ -130,10 +130,12 @@ void read_fields(const Json& given, LoadedConfig& loaded) {
       }
     } else if (is_future_value(field.path, *value)) {
       loaded.problems.push_back({field.path, shown(*value), field.legal, "", kNotInThisVersion});
-    } else if (field.faults_within && value->is_object() && !field.assign(*value, loaded.config)) {
+    } else if (field.assign(*value, loaded.config)) {
+      continue;
+    } else if (field.faults_within && value->is_object()) {
       for (Problem& problem : field.faults_within(*value))
         loaded.problems.push_back(std::move(problem));
-    } else if (!field.assign(*value, loaded.config)) {
+    } else {
       loaded.problems.push_back({field.path, shown(*value), legal_of(field, *value),
                                  nearest_value(field, *value), fault_of(field, *value)});
     }

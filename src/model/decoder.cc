@@ -28,11 +28,10 @@ Shape cache_shape(const ModelConfig& local, std::int64_t tokens) {
 std::int64_t widest_fp8_weight(const ModelParams& params, const ParamStore& store) {
   std::int64_t most = 0;
   for (const BlockParams& block : only_chunk(params).blocks) {
-    for (const LinearParams* linear :
-         {&block.attention.in, &block.attention.out, &block.mlp.in, &block.mlp.out}) {
-      if (!linear->fp8) continue;
-      most = std::max(most, store.layout(WeightForm::kFp8).fused_shape(linear->weight).count());
-    }
+    BlockParams::each_linear(block, [&](const LinearParams& linear) {
+      if (!linear.fp8) return;
+      most = std::max(most, store.layout(WeightForm::kFp8).fused_shape(linear.weight).count());
+    });
   }
   return most;
 }

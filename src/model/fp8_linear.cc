@@ -11,12 +11,21 @@ namespace trireme {
 
 namespace {
 
-constexpr std::int64_t kBlock = 128;
+constexpr std::int64_t kBlock = fp8_block(Fp8Recipe::kBlock);
 
 /// Of a matrix that is quantised in parts of either dim.
 struct Dims {
   ScaleDim rows, columns;
 };
+
+QuantizedGemm product_with(const LinearEpilogue& epilogue) {
+  QuantizedGemm args;
+  args.epilogue = epilogue.kind;
+  args.operand = epilogue.operand;
+  args.saved = epilogue.saved;
+  args.then = epilogue.then;
+  return args;
+}
 
 }  // namespace
 
@@ -31,14 +40,15 @@ class Fp8Products::Operands {
   QuantizedView rows(ConstTensorView x_TC, const ScaleDim& columns, const TensorCut& cut,
                      DType format) {
     const bool blocks = of_.precision.recipe == Fp8Recipe::kBlock;
-    const Dims dims{{x_TC.shape[0], blocks ? 1 : 0}, columns.with_block(blocks ? kBlock : 0)};
+    const Dims dims{{x_TC.shape[0], blocks ? 1 : 0},
+                    columns.with_block(fp8_block(of_.precision.recipe))};
     const bool joined = cut_crosses_blocks(cut, of_.tensor.extent(), dims.columns.block);
     return quantized(x_TC, dims, Transpose::kNo, format, joined);
   }
   /// The same from residual rows, of which each rank quantises its own.
   QuantizedView gathered_rows(TensorView x_TC, const ScaleDim& columns, DType format) {
     const bool blocks = of_.precision.recipe == Fp8Recipe::kBlock;
-    const ScaleDim along = columns.with_block(blocks ? kBlock : 0);
+    const ScaleDim along = columns.with_block(fp8_block(of_.precision.recipe));
     const std::int64_t tokens = x_TC.shape[0], block = blocks ? 1 : 0;
     const TensorAxis::Rows own = of_.tensor.residual_range(tokens);
     const QuantizedView out = take({tokens, block}, along, format);
@@ -47,7 +57,7 @@ class Fp8Products::Operands {
     Quantize args;
     args.out = {out.codes.rows(own.first, own.count), scales, rows, along, true};
     args.x = of_.tensor.residual_rows(x_TC);
-    if (!blocks) args.amax = maxima_of_all(args.x, {rows, along});
+    if (!blocks) args.amax = joined_maxima(args.x, {rows, along});
     quantize(of_.context, args);
     of_.tensor.all_gather(out.codes);
     if (blocks) of_.tensor.all_gather(out.scales);
@@ -96,21 +106,8 @@ class Fp8Products::Operands {
     return args.out;
   }
 
-  /// The largest magnitudes over the rows of all tensor-parallel ranks.
-  TensorView maxima_of_all(ConstTensorView x, const Dims& dims) {
-    const std::int64_t count = dims.rows.blocks() * dims.columns.blocks();
-    const TensorView parts = arena_.take(DType::kI32, {of_.tensor.extent(), count});
-    check();
-    const TensorView mine = parts.rows(of_.tensor.rank().index, 1);
-    clear(of_.context, mine);
-    absolute_max(of_.context, mine.reshape(scales_shape(dims.rows, dims.columns)), x, dims.rows,
-                 dims.columns);
-    of_.tensor.gather_parts(parts);
-    join_maxima(of_.context, mine.reshape({count}), parts);
-    return mine.reshape(scales_shape(dims.rows, dims.columns));
-  }
-
-  /// The largest magnitudes of blocks that several tensor-parallel ranks have parts of.
+  /// The largest magnitudes of blocks that several tensor-parallel ranks have parts of: columns, or
+  /// residual rows.
   TensorView joined_maxima(ConstTensorView x, const Dims& dims) {
     const std::int64_t rows = dims.rows.blocks(), all = dims.columns.all_blocks();
     const std::int64_t ranks = of_.tensor.extent();
@@ -164,7 +161,7 @@ Fp8Scratch lay_out_fp8(ArenaCursor& arena, const Fp8Widths& widths) {
 std::int64_t fp8_joined_rows(Fp8Recipe recipe, const ScaleDim& columns, const TensorCut& cut,
                              std::int64_t tokens, int tensor_extent) {
   const bool blocks = recipe == Fp8Recipe::kBlock;
-  const ScaleDim along = columns.with_block(blocks ? kBlock : 0);
+  const ScaleDim along = columns.with_block(fp8_block(recipe));
   if (!cut_crosses_blocks(cut, tensor_extent, along.block)) return 0;
   return (blocks ? tokens : 1) * along.all_blocks();
 }
@@ -177,7 +174,7 @@ std::int64_t fp8_joined_columns(Fp8Recipe recipe, const ScaleDim& columns, const
 
 Fp8Gathered fp8_gathered(Fp8Recipe recipe, const ScaleDim& columns, std::int64_t tokens) {
   const bool blocks = recipe == Fp8Recipe::kBlock;
-  const ScaleDim along = columns.with_block(blocks ? kBlock : 0);
+  const ScaleDim along = columns.with_block(fp8_block(recipe));
   const std::int64_t codes = tokens * along.padded_size();
   if (!blocks) return {codes, 0, 4 * along.blocks()};
   return {codes, 4 * tokens * along.blocks(), 0};
@@ -209,16 +206,12 @@ void Fp8Products::forward_gathered(TensorView y_TN, TensorView x_TK, const Linea
 
 void Fp8Products::forward(TensorView y_TN, const ConstQuantizedView& x, Operands& operands,
                           const LinearWeights& weights, const LinearEpilogue& epilogue) const {
-  QuantizedGemm args;
+  QuantizedGemm args = product_with(epilogue);
   args.c_MN = y_TN;
   args.a = x;
   args.b = operands.weight(weights, weights.in_out ? Transpose::kYes : Transpose::kNo);
   args.precise_sums = precision.recipe == Fp8Recipe::kBlock;
   args.bias_N = weights.bias;
-  args.epilogue = epilogue.kind;
-  args.operand = epilogue.operand;
-  args.saved = epilogue.saved;
-  args.then = epilogue.then;
   args.use = "linear_forward";
   gemm_quantized(context, args);
 }
@@ -227,14 +220,10 @@ void Fp8Products::backward_input(TensorView dx_TK, ConstTensorView dy_TN,
                                  const LinearWeights& weights,
                                  const LinearEpilogue& epilogue) const {
   Operands operands(*this);
-  QuantizedGemm args;
+  QuantizedGemm args = product_with(epilogue);
   args.c_MN = dx_TK;
   args.a = operands.rows(dy_TN, weights.fp8->out, weights.fp8->out_cut, precision.gradients);
   args.b = operands.weight(weights, weights.in_out ? Transpose::kNo : Transpose::kYes);
-  args.epilogue = epilogue.kind;
-  args.operand = epilogue.operand;
-  args.saved = epilogue.saved;
-  args.then = epilogue.then;
   args.use = "linear_input_gradient";
   gemm_quantized(context, args);
 }

@@ -278,8 +278,7 @@ void declare_fp8(std::vector<ParamMeta>& metas, LinearParams& linear, std::int64
         .segments.insert((in_is_cut ? columns.in_cut : columns.out_cut).segments.end(),
                          meta.cut.segments.begin(), meta.cut.segments.end());
     columns.in = in;
-    for (int part = 0; part < out.part_count; ++part)
-      columns.out.add(out.parts[static_cast<std::size_t>(part)]);
+    for (const ScaleDim::Part& part : out.given_parts()) columns.out.add(part);
   }
   linear.fp8 = columns;
 }
@@ -288,7 +287,7 @@ void declare_fp8(std::vector<ParamMeta>& metas, LinearParams& linear, std::int64
 
 void declare_fp8(ModelParams& params, const ModelConfig& config, const Fp8Precision& precision,
                  AxisRank tensor) {
-  const std::int64_t block = fp8_weight_block(precision.recipe);
+  const std::int64_t block = fp8_block(precision.recipe);
   for (ChunkParams& chunk : params.chunks) {
     std::int64_t layer = chunk.range.first_layer;
     for (BlockParams& of : chunk.blocks) {
@@ -296,9 +295,9 @@ void declare_fp8(ModelParams& params, const ModelConfig& config, const Fp8Precis
                         layer < config.layer_count() - precision.bf16_layers[1];
       ++layer;
       if (!here) continue;
-      for (LinearParams* linear : {&of.attention.in, &of.attention.out, &of.mlp.in, &of.mlp.out}) {
-        if (linear->weight.given()) declare_fp8(params.metas, *linear, block, tensor);
-      }
+      BlockParams::each_linear(of, [&](LinearParams& linear) {
+        if (linear.weight.given()) declare_fp8(params.metas, linear, block, tensor);
+      });
     }
   }
 }

@@ -41,6 +41,15 @@ using MlpParams = BranchParams;
 struct BlockParams {
   AttentionParams attention;
   MlpParams mlp;
+
+  /// The four products.
+  template <class Self, class F>
+  static void each_linear(Self& block, const F& f) {
+    f(block.attention.in);
+    f(block.attention.out);
+    f(block.mlp.in);
+    f(block.mlp.out);
+  }
 };
 
 /// A part of the model that follows one after the other: a virtual stage of a pipeline.
@@ -88,10 +97,9 @@ ModelParams declare_params(const ModelConfig& config);
 /// that `precision` leaves in bf16.
 void declare_fp8(ModelParams& params, const ModelConfig& config, const Fp8Precision& precision,
                  AxisRank tensor);
-/// Indices of either dim of a weight that share a scale.
-inline std::int64_t fp8_weight_block(Fp8Recipe recipe) {
-  return recipe == Fp8Recipe::kBlock ? 128 : 0;
-}
+/// Indices that share a scale: of either dim of a weight, of other operands along their sums. 0:
+/// all.
+constexpr std::int64_t fp8_block(Fp8Recipe recipe) { return recipe == Fp8Recipe::kBlock ? 128 : 0; }
 
 /// The model that a tensor-parallel rank's layers compute: its heads and columns of the MLP. KV
 /// heads fewer than ranks are held by several. The extents divide (plan/resolve).

@@ -160,7 +160,7 @@ class TransferStaging {
     std::int64_t bytes = 0;
     for (const WeightForm form : kWeightForms) {
       const StoreLayout layout(params_, layout_.distribution(), StoreLayout::of_form(form));
-      const DType type = form == WeightForm::kFp8 ? DType::kF8E4M3 : request_.compute;
+      const DType type = type_of(form, request_.compute);
       bytes = std::max(bytes, largest_part(layout, view, type));
     }
     return bytes;

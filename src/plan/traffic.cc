@@ -127,7 +127,7 @@ class Count {
     Moved moved;
     for (const WeightForm form : kWeightForms) {
       const StoreLayout layout(params_.metas, request_.part.store, StoreLayout::of_form(form));
-      const DType type = form == WeightForm::kFp8 ? DType::kF8E4M3 : request_.compute;
+      const DType type = type_of(form, request_.compute);
       Buckets::for_each_part_of(layout, {view, type, request_.device}, [&](int block, Slice part) {
         if (block >= layout_.valued_blocks()) return;
         const auto element = static_cast<std::int64_t>(size_of(type));

@@ -33,13 +33,6 @@ Sizes sizes_of(const StoreLayout& layout, const StoreLayout& trained, const Stor
   return sizes;
 }
 
-/// Codes of the transposes of all blocks.
-std::int64_t turned_count(const QuantizedLayout& quantized, const StoreLayout& layout) {
-  std::int64_t count = 0;
-  for (int block = 0; block < layout.block_count(); ++block) count += quantized.turned_size(block);
-  return count;
-}
-
 /// Maxima are joined in equal parts of the ranks that share them.
 std::int64_t largest_count(const QuantizedLayout& quantized,
                            const ParamDistribution& distribution) {
@@ -86,7 +79,7 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StoreConten
   turned_fresh_.resize(quantized_.turned().size());
   turned_blocks_.resize(static_cast<std::size_t>(layout_.block_count()));
   if (layout_.zero_stage() < 3) {
-    turned_ = make(turned_count(quantized_, layout_), DType::kF8E4M3);
+    turned_ = make(quantized_.turned_size(), DType::kF8E4M3);
     std::int64_t begin = 0;
     for (int block = 0; block < layout_.block_count(); ++block) {
       const std::int64_t size = quantized_.turned_size(block);
@@ -376,8 +369,7 @@ ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& params, DTy
   Bytes bytes;
   bytes.parameters = 4 * sizes.values + 2 * sizes.copies + sizes.codes + 8 * quantized.size() +
                      4 * largest_count(quantized, distribution);
-  if (distribution.zero_stage < 3)
-    bytes.parameters += turned_count(quantized, layout_of(Of::kValues));
+  if (distribution.zero_stage < 3) bytes.parameters += quantized.turned_size();
   if (contents.gradients) bytes.gradients = Gradients::bytes_of(params, trained);
   for (const OptimizerState& state : contents.states)
     bytes.optimizer += static_cast<std::int64_t>(size_of(state.dtype)) * sizes.state;

@@ -111,9 +111,7 @@ class ParamStore {
   [[nodiscard]] int block_count() const { return layout_.block_count(); }
   /// Where weights of a form lie, and their type.
   [[nodiscard]] const StoreLayout& layout(WeightForm form) const { return form_of(form).layout; }
-  [[nodiscard]] DType type_of(WeightForm form) const {
-    return form == WeightForm::kFp8 ? DType::kF8E4M3 : compute_;
-  }
+  [[nodiscard]] DType type_of(WeightForm form) const { return trireme::type_of(form, compute_); }
   /// The weights of a block in that form, in the local layout. Stages 0 to 2.
   [[nodiscard]] TensorView block_weights(int block, WeightForm form) const;
   /// The owned weights of a block and view in that form, in the shard layout. Stage 3.

@@ -1,6 +1,7 @@
 #include "store/quantized_layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace trireme {
 
@@ -75,6 +76,10 @@ void QuantizedLayout::add_turned(const std::vector<ParamMeta>& params, ParamInde
   size += round_up(codes_shape(whole.columns, whole.rows, true).count(), kAlignment);
 }
 
+std::int64_t QuantizedLayout::turned_size() const {
+  return std::accumulate(turned_sizes_.begin(), turned_sizes_.end(), std::int64_t{0});
+}
+
 std::size_t QuantizedLayout::turned_of(ParamIndex first) const {
   const auto found = std::find_if(turned_.begin(), turned_.end(),
                                   [&](const Turned& of) { return of.range.first == first; });
@@ -85,8 +90,7 @@ std::size_t QuantizedLayout::turned_of(ParamIndex first) const {
 QuantizedDims QuantizedLayout::dims(ParamRange range) const {
   QuantizedDims dims = dims_[at(range.first)];
   for (ParamIndex i = range.first + 1; i <= range.last; ++i) {
-    const ScaleDim& rows = dims_[at(i)].rows;
-    for (int part = 0; part < rows.part_count; ++part) dims.rows.add(rows.parts[at(part)]);
+    for (const ScaleDim::Part& part : dims_[at(i)].rows.given_parts()) dims.rows.add(part);
   }
   return dims;
 }

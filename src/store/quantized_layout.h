@@ -48,6 +48,8 @@ class QuantizedLayout {
   [[nodiscard]] std::int64_t turned_size(int block) const {
     return block < static_cast<int>(turned_sizes_.size()) ? turned_sizes_[at(block)] : 0;
   }
+  /// Of all blocks.
+  [[nodiscard]] std::int64_t turned_size() const;
 
  private:
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }

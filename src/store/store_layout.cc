@@ -131,7 +131,9 @@ Shape StoreLayout::owned_shape(ParamIndex index) const {
 }
 
 bool StoreLayout::has(MeshView view) const {
-  return std::find(views_.begin(), views_.end(), view) != views_.end();
+  for (std::size_t i = 0; i < views_.size(); ++i)
+    if (views_[i] == view && owners_[i] != kNobody) return true;
+  return false;
 }
 
 ParamRange StoreLayout::params_of(int block, MeshView view) const {

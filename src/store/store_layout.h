@@ -16,6 +16,10 @@ namespace trireme {
 /// In which form the model reads a parameter: the compute type, or codes in fp8.
 enum class WeightForm : std::uint8_t { kCompute, kFp8 };
 inline constexpr std::array kWeightForms = {WeightForm::kCompute, WeightForm::kFp8};
+/// Of its elements, where the model computes in `compute`.
+inline DType type_of(WeightForm form, DType compute) {
+  return form == WeightForm::kFp8 ? DType::kF8E4M3 : compute;
+}
 
 /// Two flat layouts of the same parameters: *local*, whole as the tensor axis shards them, groups
 /// aligned and fused ranges together; and *shard*, the rows that one rank owns under ZeRO. A
@@ -43,7 +47,7 @@ class StoreLayout {
   }
   [[nodiscard]] int zero_stage() const { return distribution_.zero_stage; }
   [[nodiscard]] bool sharded() const { return distribution_.sharded(); }
-  /// Whether any parameter is of that view.
+  /// Whether any parameter of that view has room.
   [[nodiscard]] bool has(MeshView view) const;
   [[nodiscard]] int block_count() const { return static_cast<int>(blocks_.size()); }
   /// Blocks with values; what comes behind them has gradients alone (ParamMeta::shares).

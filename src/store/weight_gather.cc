@@ -43,12 +43,6 @@ auto block_sizes(const StoreLayout& layout) {
   return [&layout](int block) { return layout.local_block(block).size; };
 }
 
-bool has_room(const StoreLayout& layout, MeshView view) {
-  for (int block = 0; block < layout.valued_blocks(); ++block)
-    if (layout.shard_block(block, view).size > 0) return true;
-  return false;
-}
-
 }  // namespace
 
 WeightGather::WeightGather(Context& context, ParamStore& store,
@@ -59,7 +53,7 @@ WeightGather::WeightGather(Context& context, ParamStore& store,
   for (const WeightForm form : kWeightForms) {
     const StoreLayout& layout = store.layout(form);
     for (const Channel& channel : channels) {
-      if (!has_room(layout, channel.view)) continue;
+      if (!layout.has(channel.view)) continue;
       Communicator* const shards = &channel.shards;
       groups_.push_back(
           {channel, form,
@@ -97,10 +91,10 @@ std::int64_t WeightGather::buffer_bytes(const std::vector<ParamMeta>& params,
   const WeightSlots slots{StoreLayout(params, distribution)};
   std::int64_t bytes = 0;
   for (const WeightForm form : kWeightForms) {
-    const DType type = form == WeightForm::kFp8 ? DType::kF8E4M3 : compute;
+    const DType type = type_of(form, compute);
     const StoreLayout layout(params, distribution, StoreLayout::of_form(form));
     for (const MeshView view : kMeshViews)
-      if (has_room(layout, view)) bytes += Buckets::bytes_of(layout, {view, type, device});
+      if (layout.has(view)) bytes += Buckets::bytes_of(layout, {view, type, device});
     if (distribution.zero_stage == 3)
       bytes += slots.begins(block_sizes(layout)).back() * static_cast<std::int64_t>(size_of(type));
   }

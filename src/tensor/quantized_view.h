@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "base/math.h"
 #include "tensor/tensor_view.h"
@@ -39,6 +40,10 @@ struct ScaleDim {
     parts[static_cast<std::size_t>(part_count++)] = part;
   }
 
+  [[nodiscard]] std::span<const Part> given_parts() const {
+    return std::span(parts).first(static_cast<std::size_t>(part_count));
+  }
+
   [[nodiscard]] std::int64_t size() const {
     return total([](const Part& p) { return p.size; });
   }
@@ -64,8 +69,7 @@ struct ScaleDim {
   template <class F>
   void each_span(const F& f) const {
     Span span{};
-    for (int i = 0; i < part_count; ++i) {
-      const Part& part = parts[static_cast<std::size_t>(i)];
+    for (const Part& part : given_parts()) {
       span.count = blocks_of(part);
       f(Span{span.global + (block == 0 ? 0 : part.offset / block), span.local, span.count});
       span.global += all_blocks_of(part);
@@ -75,8 +79,7 @@ struct ScaleDim {
   /// The block of an index.
   [[nodiscard]] std::int64_t block_of(std::int64_t index) const {
     std::int64_t before = 0;
-    for (int i = 0; i < part_count; ++i) {
-      const Part& part = parts[static_cast<std::size_t>(i)];
+    for (const Part& part : given_parts()) {
       if (index < part.size)
         return before + (block == 0 ? 0 : (phase(part, block) + index) / block);
       index -= part.size;
@@ -88,8 +91,7 @@ struct ScaleDim {
   [[nodiscard]] ScaleDim slice(std::int64_t begin, std::int64_t count) const {
     ScaleDim out;
     out.block = block;
-    for (int i = 0; i < part_count; ++i) {
-      const Part& part = parts[static_cast<std::size_t>(i)];
+    for (const Part& part : given_parts()) {
       const std::int64_t from = std::max<std::int64_t>(begin, 0),
                          to = std::min(begin + count, part.size);
       if (from < to) out.add({to - from, part.offset + from, part.all()});
@@ -122,7 +124,7 @@ struct ScaleDim {
   template <class F>
   [[nodiscard]] std::int64_t total(const F& of) const {
     std::int64_t sum = 0;
-    for (int i = 0; i < part_count; ++i) sum += of(parts[static_cast<std::size_t>(i)]);
+    for (const Part& part : given_parts()) sum += of(part);
     return sum;
   }
 };
