@@ -2,9 +2,10 @@
 
 usage: gpu_reference.py [CONFIG.json ...] [--seconds N] [--training-alone]
 
-Prints a table and, as the last line, one JSON object: a large bf16 product, a copy, scaled_dot_product_attention
-forward and backward by each of its back ends (TFLOP/s of visible pairs: 4 D a pair forward, 10 D backward), and for each
-config a training step (bf16 autocast over fp32 weights, fused AdamW, clipping), eager and compiled.
+Prints a table and, as the last line, one JSON object: a large bf16 product, a copy, products in fp8 by cuBLASLt (whole
+tensors, and blocks of 128 where torch has them), scaled_dot_product_attention forward and backward by each of its back
+ends (TFLOP/s of visible pairs: 4 D a pair forward, 10 D backward), and for each config a training step (bf16 autocast over
+fp32 weights, fused AdamW, clipping), eager and compiled.
 """
 
 import argparse
@@ -113,6 +114,43 @@ def attention(b, heads, kv, t, d, causal, backend, seconds):
     return 4e-12 * d * pairs / forward, 10e-12 * d * pairs / backward
 
 
+def codes_of(rows, columns):
+    return torch.randn(rows, columns, device="cuda").clamp(-4, 4).to(torch.float8_e4m3fn)
+
+
+# c [m, n] = a [m, k] b [n, k]^T; a scale for the tensor, or for 128 of k and 1 or 128 rows.
+def fp8_product(m, n, k, scaling, seconds):
+    a, b = codes_of(m, k), codes_of(n, k).t()
+    if scaling.startswith("tensor"):
+        one = torch.ones((), device="cuda")
+        fast = scaling == "tensor"
+        return seconds_of(lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=fast), seconds)
+    kinds = F.ScalingType
+    blocks = lambda n: -(-n // 128)
+    if scaling == "block":  # 1 x 128 beside 128 x 128, whose rows of scales are padded to four
+        padded = torch.ones(blocks(n), -(-blocks(k) // 4) * 4, device="cuda")
+        kind_b, scale_b = kinds.BlockWise128x128, padded[:, :blocks(k)].t()
+    else:
+        kind_b, scale_b = kinds.BlockWise1x128, torch.ones(blocks(k), n, device="cuda").t()
+    scale_a = torch.ones(blocks(k), m, device="cuda").t()  # rows lie beside each other
+    return seconds_of(lambda: F.scaled_mm(a, b, scale_a, kinds.BlockWise1x128, scale_b, kind_b), seconds)
+
+
+def measure_fp8(arguments, result):
+    result["fp8"] = []
+    for rows, hidden, ffn in ((16384, 768, 3072), (8192, 1600, 6400), (8192, 4096, 14336)):
+        for name, shape in (("forward", (rows, 2 * ffn, hidden)), ("input", (rows, hidden, 2 * ffn)),
+                            ("weight", (2 * ffn, hidden, rows))):
+            for scaling in ("tensor", "tensor precise", "block" if name != "weight" else "block weight"):
+                try:
+                    rate = 2e-12 * shape[0] * shape[1] * shape[2] / fp8_product(*shape, scaling, arguments.seconds / 4)
+                except (RuntimeError, ValueError, AttributeError) as error:
+                    print("fp8", shape, scaling, "failed:", str(error).splitlines()[0], flush=True)
+                    continue
+                result["fp8"].append({"shape": shape, "product": name, "scaling": scaling, "tflops": rate})
+                print(f"fp8 {name} {shape} {scaling}: {rate:.0f} TFLOP/s", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("configs", nargs="*")
@@ -135,6 +173,7 @@ def measure_ops(arguments, result):
     print(f"{result['gpu']}, torch {result['torch']}: product {result['product_bf16_tflops']:.0f} TFLOP/s, "
           f"copy {result['copy_tb_per_second']:.2f} TB/s", flush=True)
     del a, b, x, y
+    measure_fp8(arguments, result)
     result["attention"] = []
     for shape in ((16, 12, 12, 1024, 64, True), (8, 25, 25, 1024, 64, True), (1, 32, 8, 8192, 128, True),
                   (1, 32, 8, 16384, 128, True), (1, 32, 32, 16384, 128, False)):

@@ -74,7 +74,7 @@ const MachineRates& rates_of(Context& context) {
   const auto found = rates.find(context.threads());
   if (found != rates.end()) return found->second;
   RateRequest request;
-  request.bf16 = true;
+  request.bf16 = request.fp8 = true;
   request.largest_copy = copy_bytes_beyond_cache();
   return rates[context.threads()] = measure_rates(context, request);
 }
@@ -99,7 +99,9 @@ OpTotal measure_work(Context& context, const std::function<void(Context&)>& op) 
 void report(benchmark::State& state, const OpTotal& work, const MachineRates& rates,
             double seconds) {
   if (work.flops > 0) {
-    const std::string product = work.type == DType::kBF16 ? "bf16" : "sgemm";
+    const std::string product = is_fp8(work.type)           ? "fp8"
+                                : work.type == DType::kBF16 ? "bf16"
+                                                            : "sgemm";
     const double machine = rates.flops_per_second(work.type),
                  reached = static_cast<double>(work.flops) / seconds;
     state.counters["GFLOP/s"] = reached * 1e-9;

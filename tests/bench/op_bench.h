@@ -67,9 +67,9 @@ using MakeOp = std::function<std::function<void(Context&)>(Operands&)>;
 
 /// Registers OP/SIZE/TYPE/threads:N for all sizes, the types, and 1 and 2 threads (of a CPU). What
 /// is timed calls one op: its span says how many operations and bytes a call has. Counters of a
-/// product or attention: GFLOP/s, sgemm_GFLOP/s and of_sgemm (bf16 products: bf16_GFLOP/s and
-/// of_bf16), with what this machine reaches on large matrices; of the others: GB/s, copy_GB/s and
-/// of_copy, with a copy of as many bytes.
+/// product or attention: GFLOP/s, sgemm_GFLOP/s and of_sgemm (products of bf16 or fp8:
+/// bf16_GFLOP/s and of_bf16, or fp8's), with what this machine reaches on large matrices; of the
+/// others: GB/s, copy_GB/s and of_copy, with a copy of as many bytes.
 void add_op(const std::string& op, std::initializer_list<DType> types, const MakeOp& make);
 
 inline constexpr std::initializer_list<DType> kBothTypes = {DType::kF32, DType::kBF16};

@@ -1,10 +1,11 @@
-// gemm in its uses: the three products of each linear layer and of the head.
+// gemm in its uses: the three products of each linear layer and of the head, and those of fp8.
 
 #include <algorithm>
 
 #include "bench/op_bench.h"
 #include "kernels/common/gpu_kernels.h"
 #include "kernels/gemm/gemm_internal.h"
+#include "kernels/gemm/gemm_quantized.h"
 
 namespace trireme::bench {
 namespace {
@@ -102,6 +103,58 @@ void add_kernel(const std::string& kernel, const GemmGpuKernels* table) {
   }
 }
 
+/// up's three products of fp8 operands, gate and up quantised apart: blocks of 128, or whole
+/// tensors. In a forward product rows share no scale, in the weight's gradient columns share none.
+void add_quantized(const std::string& recipe, std::int64_t block) {
+  const std::int64_t one = block == 0 ? 0 : 1;
+  const auto operand = [](Operands& operands, const ScaleDim& rows, const ScaleDim& columns) {
+    return QuantizedView{operands.codes(codes_shape(rows, columns, true)),
+                         operands.f32(scales_shape(rows, columns)), rows, columns, true};
+  };
+  const auto halves = [](const Size& size, std::int64_t of) {
+    ScaleDim out(size.ffn, of);
+    out.add({size.ffn, 0});
+    return out;
+  };
+  add_op("gemm_fp8_" + recipe + "_forward", {DType::kBF16}, [=](Operands& operands) {
+    const Size& size = operands.size;
+    QuantizedGemm args;
+    args.c_MN = operands.typed({size.rows(), 2 * size.ffn});
+    args.a = operand(operands, {size.rows(), one}, {size.hidden, block});
+    args.b = operand(operands, halves(size, block), {size.hidden, block});
+    args.precise_sums = block != 0;
+    return [args](Context& context) { gemm_quantized(context, args); };
+  });
+  add_op("gemm_fp8_" + recipe + "_swiglu", {DType::kBF16}, [=](Operands& operands) {
+    const Size& size = operands.size;
+    QuantizedGemm args;
+    args.c_MN = operands.typed({size.rows(), size.ffn});
+    args.a = operand(operands, {size.rows(), one}, {size.hidden, block});
+    args.b = operand(operands, halves(size, block), {size.hidden, block});
+    args.precise_sums = block != 0;
+    args.epilogue = GemmEpilogue::kSwiglu;
+    args.saved = operands.typed({size.rows(), 2 * size.ffn});
+    return [args](Context& context) { gemm_quantized(context, args); };
+  });
+  add_op("gemm_fp8_" + recipe + "_input", {DType::kBF16}, [=](Operands& operands) {
+    const Size& size = operands.size;
+    QuantizedGemm args;
+    args.c_MN = operands.typed({size.rows(), size.hidden});
+    args.a = operand(operands, {size.rows(), one}, halves(size, block));
+    args.b = operand(operands, {size.hidden, block}, halves(size, block));
+    return [args](Context& context) { gemm_quantized(context, args); };
+  });
+  add_op("gemm_fp8_" + recipe + "_weight", {DType::kBF16}, [=](Operands& operands) {
+    const Size& size = operands.size;
+    QuantizedGemm args;
+    args.c_MN = operands.f32({2 * size.ffn, size.hidden});
+    args.a = operand(operands, halves(size, one), {size.rows(), block});
+    args.b = operand(operands, {size.hidden, one}, {size.rows(), block});
+    args.accumulate = Accumulate::kYes;
+    return [args](Context& context) { gemm_quantized(context, args); };
+  });
+}
+
 }  // namespace
 
 void add_products() {
@@ -111,6 +164,10 @@ void add_products() {
   add_linear("down", false, [](const Size& size) { return std::pair(size.ffn, size.hidden); });
   add_linear("head", true, [](const Size& size) { return std::pair(size.hidden, size.vocab); });
   add_fused();
+  if (gemm_quantized_serves(bench_device())) {
+    add_quantized("block", 128);
+    add_quantized("tensor", 0);
+  }
   if (bench_device().kind != DeviceKind::kCuda) return;
   const GpuKernels& kernels = gpu_kernels();
   add_kernel("own", kernels.gemm);
