@@ -91,14 +91,6 @@ __device__ __forceinline__ void load_tile(bf16 (&tile)[kRows][kD], const HeadRow
   }
 }
 
-__device__ __forceinline__ std::uint32_t pack(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  std::uint32_t bits;
-  static_assert(sizeof bits == sizeof pair);
-  __builtin_memcpy(&bits, &pair, sizeof bits);
-  return bits;
-}
-
 /// acc = A B^T for kRowTiles times 16 rows of A from `row` on and kColumns rows of B.
 template <int kD, int kRowTiles, int kColumns>
 __device__ __forceinline__ void product_of_rows(float (&acc)[kRowTiles][kColumns / 8][4],

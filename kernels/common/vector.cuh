@@ -51,4 +51,13 @@ __device__ __forceinline__ void store(T* to, const Vector<T, kCount>& vector) {
 #endif
 }
 
+/// Two bf16 as a word, the first in its low half.
+__device__ __forceinline__ std::uint32_t pack(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  std::uint32_t bits;
+  static_assert(sizeof bits == sizeof pair);
+  __builtin_memcpy(&bits, &pair, sizeof bits);
+  return bits;
+}
+
 }  // namespace trireme::cuda

@@ -11,6 +11,9 @@
 // time. Columns of a dual epilogue (kDual) are those of its result; it gets the sums of both
 // products. It writes through the sink: output 0 is c, the others what is saved. A sink may drop
 // some: a kernel can call twice, but where what an output needs is read or dear (kTogether).
+//
+// What is absent (a bias, a residual) is -0, which added to any number leaves its bits: that costs
+// an addition, where asking each time costs a branch.
 
 #include "kernels/common/activation.cuh"
 #include "kernels/common/vector.cuh"
@@ -33,22 +36,28 @@ template <class T>
 __device__ __forceinline__ float2 widened(Vector<T, 2> pair) {
   return {to_float(pair.at[0]), to_float(pair.at[1])};
 }
+/// Both by one conversion, where there is one.
+template <class T>
+__device__ __forceinline__ Vector<T, 2> narrowed(float2 value) {
+  Vector<T, 2> pair;
+  if constexpr (sizeof(T) == sizeof(bf16)) {
+    const std::uint32_t word = pack(value.x, value.y);
+    __builtin_memcpy(static_cast<void*>(pair.at), &word, sizeof word);
+  } else {
+    pair = {from_float<T>(value.x), from_float<T>(value.y)};
+  }
+  return pair;
+}
 template <class T>
 __device__ __forceinline__ void store_pair(T* to, PairAt at, float2 value) {
-  if (at.whole) {
-    Vector<T, 2> pair;
-    pair.at[0] = from_float<T>(value.x);
-    pair.at[1] = from_float<T>(value.y);
-    store(to + at.index, pair);
-    return;
-  }
+  if (at.whole) return store(to + at.index, narrowed<T>(value));
   to[at.index] = from_float<T>(value.x);
   if (at.both) to[at.index + 1] = from_float<T>(value.y);
 }
 /// As if stored and loaded again: where an unfused sequence would round.
 template <class T>
 __device__ __forceinline__ float2 rounded(float2 value) {
-  return {to_float(from_float<T>(value.x)), to_float(from_float<T>(value.y))};
+  return widened(narrowed<T>(value));
 }
 
 template <class... P>
@@ -79,6 +88,8 @@ struct DirectSink {
   }
 };
 
+inline constexpr float kAbsent = -0.0F;
+
 /// y = sum + bias, where there is one.
 template <class T>
 struct BiasRow {
@@ -90,16 +101,30 @@ struct BiasRow {
     return {row * columns + column, column + 1 < columns, pairs};
   }
   __device__ __forceinline__ float2 column(std::int64_t column) const {
-    return bias == nullptr ? float2{0.0F, 0.0F} : widened(load_pair(bias, at(0, column)));
-  }
-  __device__ __forceinline__ float2 add(float2 bias_of_columns, float2 sum) const {
-    if (bias == nullptr) return sum;
-    return {sum.x + bias_of_columns.x, sum.y + bias_of_columns.y};
+    return bias == nullptr ? float2{kAbsent, kAbsent} : widened(load_pair(bias, at(0, column)));
   }
 };
+__device__ __forceinline__ float2 add(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
 
 /// What an epilogue reads that reads nothing.
 struct Nothing {};
+
+/// c = sum.
+template <class C>
+struct PlainEpilogue {
+  using Out = C;
+  static constexpr bool kDual = false, kTogether = false;
+  static constexpr int kOutputs = 1, kLoads = 16;
+
+  __device__ __forceinline__ Nothing column(std::int64_t) const { return {}; }
+  __device__ __forceinline__ Nothing load(std::int64_t, std::int64_t) const { return {}; }
+  template <class Sink>
+  __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
+                                             std::int64_t column, Nothing, Nothing,
+                                             float2 sum) const {
+    sink.template put<0>(row, column, sum);
+  }
+};
 
 /// c = y, c += y, or c = y rounded, plus the residual.
 template <class T, class C>
@@ -108,29 +133,27 @@ struct StoreEpilogue {
   static constexpr bool kDual = false, kTogether = false;
   static constexpr int kOutputs = 1, kLoads = 16;
   BiasRow<T> bias;
-  const C* accumulated;  ///< c, or null
+  const C* accumulated;  ///< c, which is f32, or null
   const C* residual;     ///< may be null
 
+  __device__ __forceinline__ bool is_plain() const {
+    return bias.bias == nullptr && accumulated == nullptr && residual == nullptr;
+  }
+  __device__ __forceinline__ PlainEpilogue<C> plain() const { return {}; }
   __device__ __forceinline__ float2 column(std::int64_t column) const {
     return bias.column(column);
   }
   __device__ __forceinline__ Vector<C, 2> load(std::int64_t row, std::int64_t column) const {
     const C* from = accumulated != nullptr ? accumulated : residual;
-    return from == nullptr ? Vector<C, 2>{} : load_pair(from, bias.at(row, column));
+    if (from == nullptr) return {from_float<C>(kAbsent), from_float<C>(kAbsent)};
+    return load_pair(from, bias.at(row, column));
   }
   template <class Sink>
   __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
                                              std::int64_t column, float2 state, Vector<C, 2> read,
                                              float2 sum) const {
-    float2 y = bias.add(state, sum);
-    const float2 other = widened(read);
-    if (accumulated != nullptr) {
-      y = {other.x + y.x, other.y + y.y};
-    } else if (residual != nullptr) {
-      const float2 stored = rounded<C>(y);
-      y = {stored.x + other.x, stored.y + other.y};
-    }
-    sink.template put<0>(row, column, y);
+    // Where nothing is added the second rounding changes nothing.
+    sink.template put<0>(row, column, add(rounded<C>(add(sum, state)), widened(read)));
   }
 };
 
@@ -150,7 +173,7 @@ struct GeluEpilogue {
   __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
                                              std::int64_t column, float2 state, Nothing,
                                              float2 sum) const {
-    const float2 x = rounded<T>(bias.add(state, sum));
+    const float2 x = rounded<T>(add(sum, state));
     sink.template put<1>(row, column, x);
     sink.template put<0>(row, column, {gelu(x.x), gelu(x.y)});
   }
@@ -176,7 +199,7 @@ struct GeluBackwardEpilogue {
                                              std::int64_t column, float2 state, Vector<T, 2> read,
                                              float2 sum) const {
     const float2 before = widened(read);
-    const float2 dact = rounded<T>(bias.add(state, sum));
+    const float2 dact = rounded<T>(add(sum, state));
     sink.template put<1>(row, column, {gelu(before.x), gelu(before.y)});
     sink.template put<0>(row, column,
                          {dact.x * gelu_slope(before.x), dact.y * gelu_slope(before.y)});
@@ -195,7 +218,7 @@ struct SwigluEpilogue {
     float2 gate, up;
   };
   __device__ __forceinline__ State column(std::int64_t column) const {
-    if (bias.bias == nullptr) return {};
+    if (bias.bias == nullptr) return {{kAbsent, kAbsent}, {kAbsent, kAbsent}};
     const PairAt at = bias.at(0, column);
     return {widened(load_pair(bias.bias, at)), widened(load_pair(bias.bias + bias.columns, at))};
   }
@@ -204,8 +227,8 @@ struct SwigluEpilogue {
   __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
                                              std::int64_t column, const State& state, Nothing,
                                              float2 gate_sum, float2 up_sum) const {
-    const float2 gate = rounded<T>(bias.add(state.gate, gate_sum)),
-                 up = rounded<T>(bias.add(state.up, up_sum));
+    const float2 gate = rounded<T>(add(gate_sum, state.gate)),
+                 up = rounded<T>(add(up_sum, state.up));
     sink.template put<1>(row, column, gate);
     sink.template put<2>(row, column, up);
     sink.template put<0>(row, column, {swiglu(gate.x, up.x), swiglu(gate.y, up.y)});
@@ -237,7 +260,7 @@ struct SwigluBackwardEpilogue {
                                              std::int64_t column, float2 state, const Read& read,
                                              float2 sum) const {
     const float2 gate = widened(read.gate), up = widened(read.up);
-    const float2 dact = rounded<T>(bias.add(state, sum));
+    const float2 dact = rounded<T>(add(sum, state));
     const GluGradient x = swiglu_gradient(gate.x, up.x, dact.x),
                       y = swiglu_gradient(gate.y, up.y, dact.y);
     sink.template put<1>(row, column, {x.act, y.act});

@@ -316,58 +316,9 @@ __device__ __forceinline__ void scale_sums(float (&sums)[T::kWaves][64], const F
   }
 }
 
-/// Columns of the result that a tile makes, and sums of a thread for eight of them.
+/// Columns of the result that a tile makes.
 template <class E>
 inline constexpr int kFp8Columns = E::kDual ? ColumnTiles::kWidth / 2 : ColumnTiles::kWidth;
-template <class E>
-inline constexpr int kFp8Sums = E::kDual ? 8 : 4;
-
-/// What exists of the result for a tile: no columns of others.
-struct Fp8TileEnd {
-  int m, n;
-};
-
-/// What follows the sums of a wave, by TMA.
-template <class E>
-__device__ __forceinline__ void store_wave(const OutWay& way, const E& epilogue,
-                                           const DirectSink<typename E::Out>& direct,
-                                           const float* sums, TileOrigin at, Fp8TileEnd end) {
-  constexpr int kColumns = kTileColumns<E>;
-#pragma unroll
-  for (int block = 0; block < kFp8Columns<E> / kColumns; ++block) {
-    const TileOrigin of{at.row, at.column + block * kColumns};
-    if (of.column >= end.n) continue;
-    store_blocks(way, epilogue, direct, sums + block * kColumns / 8 * kFp8Sums<E>, of, end);
-  }
-}
-/// The same, element after element.
-template <class E>
-__device__ __forceinline__ void put_wave(const E& epilogue,
-                                         const DirectSink<typename E::Out>& direct,
-                                         const float* sums, TileOrigin at, Fp8TileEnd end) {
-#pragma unroll
-  for (int j = 0; j < kFp8Columns<E> / 8; j += kGroups<E>)
-    finish_columns(epilogue, direct, sums + j * kFp8Sums<E>, {at.row, at.column + j * 8}, end,
-                   [] {});
-}
-
-/// TMA leaves out what is beyond the result, but it would store the columns behind a part.
-template <class E>
-__device__ __forceinline__ void finish_wave(const Fp8Product& p, const OutWay& way,
-                                            const E& epilogue,
-                                            const DirectSink<typename E::Out>& direct,
-                                            const float* sums, TileOrigin at, Fp8TileEnd end) {
-  constexpr bool kMayGoByTma = sizeof(typename E::Out) == sizeof(bf16);
-  const bool whole = end.n == p.n || at.column + kFp8Columns<E> <= end.n;
-  if constexpr (kMayGoByTma) {
-    if (p.by_tma && whole) {
-      return store_wave(way, in_pairs(epilogue, true), direct, sums, at, end);
-    }
-  } else if (epilogue.bias.pairs) {
-    return put_wave(in_pairs(epilogue, true), {direct.outputs, end.n, true}, sums, at, end);
-  }
-  put_wave(in_pairs(epilogue, false), {direct.outputs, end.n, false}, sums, at, end);
-}
 
 template <class T, Fp8 kA, Fp8 kB, class E>
 __global__ void __launch_bounds__(T::kThreads, 1)
@@ -414,8 +365,9 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     for (int wave = 0; wave < T::kWaves; ++wave) {
       const TileOrigin origin{at.row + wave_row<T>(consumer, wave), at.columns.begin};
       if (origin.row >= p.m) continue;
-      finish_wave(p, {s.out[consumer], p.out, consumer, buffer}, epilogue, direct, sums[wave],
-                  origin, {p.m, at.columns.end});
+      finish_sums<kFp8Columns<E>>({s.out[consumer], p.out, consumer, buffer}, p.by_tma, epilogue,
+                                  {direct.outputs, at.columns.end, direct.pairs}, sums[wave],
+                                  origin, {p.m, at.columns.end});
     }
   }
   if (sizeof(typename E::Out) == sizeof(bf16) && threadIdx.x % 128 == 0) ptx::bulk_wait<0>();

@@ -163,29 +163,6 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[T::kN / 2], typename
   release_stage<T>(release);
 }
 
-/// What follows a tile's sums.
-template <class T, class E>
-__device__ __forceinline__ void finish_tile(typename T::Smem& s, const E& epilogue,
-                                            const DirectSink<typename E::Out>& direct,
-                                            const float* sums, TileOrigin at,
-                                            const HopperProduct& p, int consumer, int& buffer) {
-  constexpr int kSums = E::kDual ? 8 : 4;  // of 8 columns
-  if constexpr (sizeof(typename E::Out) == sizeof(bf16)) {
-    constexpr int kColumns = kTileColumns<E>;
-#pragma unroll
-    for (int block = 0; block < kResultColumns<T, E> / kColumns; ++block) {
-      const TileOrigin of{at.row, at.column + block * kColumns};
-      if (of.column >= p.n) continue;
-      store_blocks({s.out[consumer], p.out, consumer, buffer}, epilogue, direct,
-                   sums + block * kColumns / 8 * kSums, of, p);
-    }
-  } else {
-#pragma unroll
-    for (int j = 0; j < kResultColumns<T, E> / 8; j += kGroups<E>)
-      finish_columns(epilogue, direct, sums + j * kSums, {at.row, at.column + j * 8}, p, [] {});
-  }
-}
-
 template <class T, bool kTransposeA, bool kTransposeB, class E>
 __global__ void __launch_bounds__(T::kThreads, 1)
     gemm_sm90_kernel(const __grid_constant__ HopperProduct p, const E epilogue,
@@ -222,18 +199,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     multiply_tile<T, kTransposeA, kTransposeB>(sums, s, ring, consumer, steps);
     const int row0 = row + consumer * 64;
     if (row0 >= p.m) continue;
-    const TileOrigin at{row0, column0};
-    // Two loops, so that in the one nothing stands between a tile's loads but loads.
-    [[maybe_unused]] const bool pairs = epilogue.bias.pairs && direct.pairs;
-    if constexpr (E::kLoads == 2) {
-      finish_tile<T, E>(s, epilogue, direct, sums, at, p, consumer, buffer);
-    } else if (pairs) {
-      finish_tile<T, E>(s, in_pairs(epilogue, true), {direct.outputs, direct.columns, true}, sums,
-                        at, p, consumer, buffer);
-    } else {
-      finish_tile<T, E>(s, in_pairs(epilogue, false), {direct.outputs, direct.columns, false}, sums,
-                        at, p, consumer, buffer);
-    }
+    finish_sums<kResultColumns<T, E>>({s.out[consumer], p.out, consumer, buffer}, true, epilogue,
+                                      direct, sums, {row0, column0}, {p.m, p.n});
   }
   if (sizeof(typename E::Out) == sizeof(bf16) && threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
   leave_cluster<T>();

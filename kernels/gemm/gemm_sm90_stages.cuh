@@ -37,9 +37,13 @@ __device__ __forceinline__ void leave_cluster() {
   if constexpr (T::kCluster > 1) ptx::cluster_sync();
 }
 
-/// Where a warpgroup's part of a tile begins in the result. An `end` has m rows and n columns.
+/// Where a warpgroup's part of a tile begins in the result.
 struct TileOrigin {
   int row, column;
+};
+/// What exists of the result for a tile: rows, and columns that are not another tile's.
+struct ResultEnd {
+  int m, n;
 };
 /// A warpgroup's tiles on their way out, which take turns.
 using OutTiles = bf16[2][64][64];
@@ -53,72 +57,122 @@ inline constexpr int kGroups = E::kLoads / 2;
 template <class E>
 inline constexpr int kTileColumns = E::kTogether ? kGroups<E> * 8 : 64;
 
-/// Takes an output into its swizzled tile in shared memory: the one output of a call, or each.
+/// The one output of a call, or each, of a pair of neighbours, as words of two bf16.
 template <class E, int kOutput>
-struct TileSink {
-  static constexpr int kColumns = kTileColumns<E>;
-  using Tile = bf16[64][kColumns];
-  Tile* tiles;
-  TileOrigin at;
-  bool saved;  ///< whether output 1 is wanted
+struct PairSink {
+  static constexpr int kWords = E::kTogether ? E::kOutputs : 1;
+  std::uint32_t (&words)[kWords];
 
   template <int kOther>
-  __device__ __forceinline__ void put(std::int64_t row, std::int64_t column, float2 value) const {
-    if (!E::kTogether && kOther != kOutput) return;
-    if (E::kTogether && kOther == 1 && !saved) return;
-    constexpr int kParts = kColumns / 8, kRowsOfTurn = 8 / kParts;
-    const int r = static_cast<int>(row) - at.row, c = static_cast<int>(column) - at.column;
-    const bf16 pair[2] = {from_float<bf16>(value.x), from_float<bf16>(value.y)};
-    Vector<std::uint32_t, 1> word;  // else its halves are stored apart
-    __builtin_memcpy(word.at, pair, sizeof pair);
-    bf16* to =
-        &tiles[E::kTogether ? kOther : 0][r][((c / 8) ^ (r / kRowsOfTurn % kParts)) * 8 + c % 8];
-    store(reinterpret_cast<std::uint32_t*>(to), word);
-  }
-  /// What lies beyond the result, which TMA leaves out.
-  __device__ __forceinline__ void put_missing(std::int64_t row, std::int64_t column) const {
-    put<E::kTogether ? 0 : kOutput>(row, column, {0.0F, 0.0F});
-    if constexpr (E::kTogether) put<1>(row, column, {0.0F, 0.0F});
-    if constexpr (E::kTogether && E::kOutputs > 2) put<2>(row, column, {0.0F, 0.0F});
+  __device__ __forceinline__ void put(std::int64_t, std::int64_t, float2 value) const {
+    if constexpr (E::kTogether || kOther == kOutput) {
+      words[E::kTogether ? kOther : 0] = pack(value.x, value.y);
+    }
   }
 };
 
-/// Hands kGroups<E> x 8 columns of a warpgroup's sums to the epilogue. Loads come first, all of
-/// them: one behind the other they would take a round trip each. `before_use` runs beside them.
-template <class E, class Sink, class End, class BeforeUse>
-__device__ __forceinline__ void finish_columns(const E& epilogue, const Sink& sink,
-                                               const float* sums, TileOrigin at, const End& end,
-                                               BeforeUse before_use) {
-  constexpr int kSums = E::kDual ? 8 : 4;  // of 8 columns
+/// Sums of a thread for eight columns of a result.
+template <class E>
+inline constexpr int kSumsOfEight = E::kDual ? 8 : 4;
+
+/// The thread's two rows, 8 apart, and of each eight columns the first of its two.
+struct ThreadAt {
+  int row, column;
+};
+__device__ __forceinline__ ThreadAt thread_at(TileOrigin at) {
   const int lane = static_cast<int>(threadIdx.x) % 32,
             warp = static_cast<int>(threadIdx.x) / 32 % 4;
-  const int first_row = at.row + warp * 16 + lane / 4, first_column = at.column + lane % 4 * 2;
+  return {at.row + warp * 16 + lane / 4, at.column + lane % 4 * 2};
+}
+
+/// Hands a pair to the epilogue.
+template <class E, class Sink, class State, class Read>
+__device__ __forceinline__ void finish_pair(const E& epilogue, const Sink& sink, int row,
+                                            int column, const State& state, const Read& read,
+                                            const float* sums) {
+  if constexpr (E::kDual) {
+    epilogue(sink, row, column, state, read, {sums[0], sums[1]}, {sums[4], sums[5]});
+  } else {
+    epilogue(sink, row, column, state, read, {sums[0], sums[1]});
+  }
+}
+
+/// The epilogue of 64 rows and kTileColumns<E> columns, all of which exist, into swizzled tiles in
+/// shared memory: of kOutput, or one after the other of all outputs. Loads come first, as many as
+/// the epilogue asks for: one behind the other they would take a round trip each. `before_use`
+/// runs beside them.
+template <int kOutput, class E, class BeforeUse>
+__device__ __forceinline__ void stage_block(bf16* tiles, const E& epilogue, const float* sums,
+                                            TileOrigin origin, BeforeUse before_use) {
+  using Sink = PairSink<E, kOutput>;
+  constexpr int kColumns = kTileColumns<E>, kParts = kColumns / 8,
+                kLoaded = kGroups<E> < 2 ? 2 : kGroups<E>;
+  // stmatrix: a lane names eight columns of a row. The swizzle moves them by the row's number.
+  const int lane = static_cast<int>(threadIdx.x) % 32,
+            row = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane % 16;
+  const int to = row * kColumns + ((lane / 16) ^ (row / (8 / kParts) % kParts)) * 8;
+  const ThreadAt at = thread_at(origin);
+#pragma unroll
+  for (int first = 0; first < kParts; first += kLoaded) {
+    decltype(epilogue.load(0, 0)) read[kLoaded][2];
+#pragma unroll
+    for (int group = 0; group < kLoaded; ++group) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        read[group][half] = epilogue.load(at.row + half * 8, at.column + (first + group) * 8);
+    }
+    if (first == 0) before_use();
+#pragma unroll
+    for (int group = 0; group < kLoaded; group += 2) {
+      std::uint32_t words[Sink::kWords][4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int column = at.column + (first + group + i) * 8;
+        const auto state = epilogue.column(column);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          std::uint32_t pair[Sink::kWords];
+          finish_pair(epilogue, Sink{pair}, at.row + half * 8, column, state, read[group + i][half],
+                      sums + (first + group + i) * kSumsOfEight<E> + half * 2);
+#pragma unroll
+          for (int word = 0; word < Sink::kWords; ++word) words[word][i * 2 + half] = pair[word];
+        }
+      }
+#pragma unroll
+      for (int word = 0; word < Sink::kWords; ++word)
+        ptx::stmatrix_x4(tiles + word * 64 * kColumns + (to ^ (first + group) * 8), words[word]);
+    }
+  }
+}
+
+/// The epilogue of kGroups<E> x 8 columns, element after element; kWhole: of a block that exists.
+template <bool kWhole, class E>
+__device__ __forceinline__ void put_columns(const E& epilogue,
+                                            const DirectSink<typename E::Out>& sink,
+                                            const float* sums, TileOrigin origin, ResultEnd end) {
+  const ThreadAt at = thread_at(origin);
   decltype(epilogue.load(0, 0)) read[kGroups<E>][2] = {};
 #pragma unroll
   for (int group = 0; group < kGroups<E>; ++group) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = first_row + half * 8, column = first_column + group * 8;
-      if (row < end.m && column < end.n) read[group][half] = epilogue.load(row, column);
+      const int row = at.row + half * 8, column = at.column + group * 8;
+      if (kWhole || (row < end.m && column < end.n)) {
+        read[group][half] = epilogue.load(row, column);
+      }
     }
   }
-  before_use();
 #pragma unroll
-  for (int group = 0; group < kGroups<E>; ++group, sums += kSums) {
-    const int column = first_column + group * 8;
-    const bool exists = column < end.n;
-    const auto state = epilogue.column(exists ? column : 0);
+  for (int group = 0; group < kGroups<E>; ++group) {
+    const int column = at.column + group * 8;
+    if (!kWhole && column >= end.n) continue;
+    const auto state = epilogue.column(column);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = first_row + half * 8;
-      if (!exists || row >= end.m) {
-        sink.put_missing(row, column);
-      } else if constexpr (E::kDual) {
-        epilogue(sink, row, column, state, read[group][half], {sums[half * 2], sums[half * 2 + 1]},
-                 {sums[half * 2 + 4], sums[half * 2 + 5]});
-      } else {
-        epilogue(sink, row, column, state, read[group][half], {sums[half * 2], sums[half * 2 + 1]});
-      }
+      const int row = at.row + half * 8;
+      if (!kWhole && row >= end.m) continue;
+      finish_pair(epilogue, sink, row, column, state, read[group][half],
+                  sums + group * kSumsOfEight<E> + half * 2);
     }
   }
 }
@@ -133,58 +187,86 @@ struct OutWay {
 
 /// The epilogue of kTileColumns<E> columns for one output, through one of two tiles in turn, or for
 /// all of them, through a tile each.
-template <int kOutput, class E, class End>
-__device__ __forceinline__ void store_block(const OutWay& way, const E& epilogue,
-                                            const DirectSink<bf16>& direct, const float* sums,
-                                            TileOrigin at, const End& end) {
-  constexpr int kSums = E::kDual ? 8 : 4;  // of 8 columns
-  using Sink = TileSink<E, kOutput>;
-  static_assert((E::kTogether ? E::kOutputs : 2) * sizeof(typename Sink::Tile) <= sizeof(OutTiles));
+template <int kOutput, class E>
+__device__ __forceinline__ void store_output(const OutWay& way, const E& epilogue,
+                                             const Outputs<bf16>& outputs, const float* sums,
+                                             TileOrigin at) {
+  constexpr int kTile = 64 * kTileColumns<E>, kOutputs = E::kTogether ? E::kOutputs : 1;
+  static_assert((E::kTogether ? kOutputs : 2) * kTile <= 2 * 64 * 64);
   const bool elected = threadIdx.x % 128 == 0;
-  const auto free_tiles = [&] {  // their last stores have read them
+  bf16* tiles = &way.tiles[0][0][0] + way.buffer * kTile;
+  if constexpr (!E::kTogether) way.buffer ^= 1;
+  stage_block<kOutput>(tiles, epilogue, sums, at, [&] {  // the tiles' last stores have read them
     if (elected) ptx::bulk_wait_read<E::kTogether ? 0 : 1>();
     ptx::barrier_sync(1 + way.consumer, 128);
-  };
-  const Sink sink{reinterpret_cast<typename Sink::Tile*>(way.tiles) + way.buffer, at,
-                  direct.outputs.at[1] != nullptr};
-  if constexpr (!E::kTogether) way.buffer ^= 1;
-#pragma unroll
-  for (int j = 0; j < kTileColumns<E> / 8; j += kGroups<E>) {
-    finish_columns(epilogue, sink, sums + j * kSums, {at.row, at.column + j * 8}, end, [&] {
-      if (j == 0) free_tiles();
-    });
-  }
+  });
   ptx::fence_proxy_async_shared();
   ptx::barrier_sync(1 + way.consumer, 128);
   if (!elected) return;
 #pragma unroll
-  for (int output = 0; output < (E::kTogether ? E::kOutputs : 1); ++output) {
-    const int of = E::kTogether ? output : kOutput;
-    if (direct.outputs.at[of] != nullptr)
-      ptx::tma_store_2d(way.maps[of], at.column, at.row, sink.tiles[output]);
+  for (int i = 0; i < kOutputs; ++i) {
+    const int output = E::kTogether ? i : kOutput;
+    if (outputs.at[output] != nullptr)
+      ptx::tma_store_2d(way.maps[output], at.column, at.row, tiles + i * kTile);
   }
   ptx::bulk_commit();
 }
 
 /// The same for all outputs.
-template <class E, class End>
-__device__ __forceinline__ void store_blocks(const OutWay& way, const E& epilogue,
-                                             const DirectSink<bf16>& direct, const float* sums,
-                                             TileOrigin at, const End& end) {
-  store_block<0>(way, epilogue, direct, sums, at, end);
+template <class E>
+__device__ __forceinline__ void store_block(const OutWay& way, const E& epilogue,
+                                            const Outputs<bf16>& outputs, const float* sums,
+                                            TileOrigin at) {
+  store_output<0>(way, epilogue, outputs, sums, at);
   if constexpr (E::kOutputs > 1 && !E::kTogether) {
-    if (direct.outputs.at[1] != nullptr) store_block<1>(way, epilogue, direct, sums, at, end);
+    if (outputs.at[1] != nullptr) store_output<1>(way, epilogue, outputs, sums, at);
   }
   if constexpr (E::kOutputs > 2 && !E::kTogether) {
-    if (direct.outputs.at[2] != nullptr) store_block<2>(way, epilogue, direct, sums, at, end);
+    if (outputs.at[2] != nullptr) store_output<2>(way, epilogue, outputs, sums, at);
   }
 }
 
-/// The epilogue of which the compiler knows whether all moves in whole pairs.
-template <class E>
-__device__ __forceinline__ E in_pairs(E epilogue, bool pairs) {
-  epilogue.bias.pairs = pairs;
-  return epilogue;
+/// f of the epilogue with what is known of it in a block that exists: all moves in whole pairs, and
+/// perhaps nothing is added.
+template <class E, class F>
+__device__ __forceinline__ void with_whole(E epilogue, const F& f) {
+  if constexpr (requires { epilogue.plain(); }) {
+    if (epilogue.is_plain()) return f(epilogue.plain());
+  }
+  epilogue.bias.pairs = true;
+  f(epilogue);
+}
+
+/// What follows kColumns of a warpgroup's sums. By TMA, where it can be, leaves what has no columns
+/// of another tile's behind it; what is cut at the result's end goes element after element.
+template <int kColumns, class E>
+__device__ __forceinline__ void finish_sums(const OutWay& way, bool by_tma, const E& epilogue,
+                                            const DirectSink<typename E::Out>& direct,
+                                            const float* sums, TileOrigin at, ResultEnd end) {
+  constexpr bool kNarrow = sizeof(typename E::Out) == sizeof(bf16);
+  constexpr int kBlock = kNarrow ? kTileColumns<E> : kGroups<E> * 8;
+  const bool pairs = direct.pairs && epilogue.bias.pairs && (by_tma || !kNarrow);
+#pragma unroll
+  for (int column = 0; column < kColumns; column += kBlock) {
+    const TileOrigin of{at.row, at.column + column};
+    if (of.column >= end.n) continue;
+    const float* of_block = sums + column / 8 * kSumsOfEight<E>;
+    const bool begins = !kNarrow || of.column % 8 == 0;  // TMA stores begin at 16 bytes
+    if (pairs && begins && of.row + 64 <= end.m && of.column + kBlock <= end.n) {
+      with_whole(epilogue, [&](const auto& known) {
+        if constexpr (kNarrow) {
+          store_block(way, known, direct.outputs, of_block, of);
+        } else {
+          put_columns<true>(known, {direct.outputs, direct.columns, true}, of_block, of, end);
+        }
+      });
+      continue;
+    }
+#pragma unroll
+    for (int j = 0; j < kBlock / 8; j += kGroups<E>)
+      put_columns<false>(epilogue, direct, of_block + j * kSumsOfEight<E>,
+                         {of.row, of.column + j * 8}, end);
+  }
 }
 
 /// A matrix of `rows` rows of `columns` elements; the box that one instruction moves.
