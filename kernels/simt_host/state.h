@@ -63,8 +63,8 @@ struct BulkStore {
   CUtensorMap map;
   int rank, coordinate[5];
   unsigned char* src;
-  bool done;
-  float* add_to = nullptr;  // a reduction, which has no map
+  bool done, adds;
+  float* add_to = nullptr;  // a reduction that has no map
   uint32_t add_bytes = 0;
 };
 
