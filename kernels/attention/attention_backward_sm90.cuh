@@ -7,8 +7,9 @@
 //   S^T = K Q^T, dP^T = V dO^T, then dV += P^T dO, dK += dS^T Q
 // whose left operands P^T and dS^T are the accumulators of the former, in registers. dS^T goes
 // through shared memory to both, which share dQ = dS K: half of its columns each, or half of its
-// rows. A third warpgroup has a warp that brings the queries' tiles and one that adds dQ to global
-// memory by bulk reductions, a row of f32 at a time. So come dK and dV to what stands there.
+// rows. Of a third warpgroup a warp brings the queries' tiles, one what else is known of queries,
+// and two add dQ to global memory by reductions of TMA, a tile in turn each, so that one of them
+// may still wait for its tile's turn or end. So come dK and dV to what stands there.
 //
 // Rows that a tile has beyond its range are zeros or other tokens: their weights are set to zero.
 
@@ -16,24 +17,26 @@
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_mma.cuh"
 #include "kernels/attention/attention_sm90.cuh"
+#include "kernels/attention/attention_sums_sm90.cuh"
 #include "kernels/attention/attention_turns_sm90.cuh"
 
 namespace trireme::cuda::attention {
 
 /// What consumers know of a streamed tile.
 struct QueryTile {
-  int position, count;  ///< count 0: no more tiles
-  unsigned masked;      ///< bit c: some query does not see some key of warpgroup c
+  int position;     ///< from the block's first key
+  int count;        ///< 0: no more tiles
+  unsigned masked;  ///< bit c: some query does not see some key of warpgroup c
 };
 
 /// The block's keys.
 struct KeyTile {
-  int number, position, count;
-  float *dk, *dv;  ///< of the first key
+  int number, count;
+  HeadAt at;
 };
 
 struct HopperBackwardMaps {
-  TensorMap q, d_o, k, v;
+  TensorMap q, d_o, k, v, dq, dk, dv;
 };
 
 template <int kHeadSize>
@@ -43,9 +46,6 @@ struct HopperBackward {
   static constexpr int kConsumers = 2, kThreads = 128 * (1 + kConsumers);
   using Work = BackwardWork<RowsOf::kKeys, kKeys, kQueries>;
 
-  /// Rows of sums on their way out; those of a store lie in different banks.
-  using SumRow = float[kD + 8];
-
   struct Smem {
     alignas(1024) bf16 k[kKeys * kD];
     alignas(1024) bf16 v[kKeys * kD];
@@ -53,14 +53,16 @@ struct HopperBackward {
     alignas(1024) bf16 d_o[kStages][kQueries * kD];
     /// A row for each key, in blocks of 64 queries; for one tile while the last is still read.
     alignas(1024) bf16 ds[kStages][kKeys * kQueries];
-    alignas(16) SumRow dq[kQueries];
+    /// Sums on their way out: one tile is made while the last is still read.
+    alignas(1024) float dq[kStages][kQueries * kD];
     alignas(16) float lse_log2[kStages][kQueries];
     alignas(16) float delta[kStages][kQueries];
-    alignas(16) int first_key[kStages][kQueries];  // the first key's position that the query sees
+    /// Of the block's keys the first that the query sees.
+    alignas(16) std::int16_t first_key[kStages][kQueries];
     QueryTile tile[kStages];
     KeyTile keys;
     int block;  ///< where blocks take turns: of those that have begun, counted from 0
-    std::uint64_t full[kStages], empty[kStages], keys_full;
+    std::uint64_t full[kStages], empty[kStages], keys_full, dq_full[kStages], dq_empty[kStages];
   };
   using Scores = float[kQueries / 2];
   using Weights = std::uint32_t[kQueries / 16][4];
@@ -68,27 +70,37 @@ struct HopperBackward {
   using Sums = float[kD / 2];
   static constexpr int kStepBytes = sizeof(Smem::q[0]) + sizeof(Smem::d_o[0]),
                        kKeyBytes = sizeof(Smem::k) + sizeof(Smem::v);
-  /// dK's and dV's rows leave from where the operands stood.
-  static_assert(2 * kKeys * sizeof(SumRow) <= offsetof(Smem, dq));
+  /// dK and dV leave from where the operands stood.
+  static constexpr int kKeySums = kKeys * kD;
+  static_assert(2 * kKeySums * sizeof(float) <= offsetof(Smem, dq));
+  static_assert(sizeof(Smem) <= 232448, "what a block of Hopper may have");
 };
 
-/// Named barriers: of the consumers, and of dq's tile between them and the warp that adds it.
-enum HopperBackwardBarrier : int { kWeightsStored = 1, kDqFull = 2, kDqEmpty = 3 };
-inline constexpr int kConsumerThreads = 256, kDqThreads = kConsumerThreads + 32;
+/// A named barrier, of the consumers.
+enum HopperBackwardBarrier : int { kWeightsStored = 1 };
+inline constexpr int kConsumerThreads = 256;
 
-// ---- the warp that loads ----
+// ---- the warps that load ----
 
-/// What weights depend on besides the scores, of the queries of a tile.
+/// What weights depend on besides the scores, of a lane's queries of a tile.
 template <class B>
-__device__ __forceinline__ void bring_query_rows(typename B::Smem& s, int stage,
-                                                 const AttentionGpuBackward& args,
-                                                 const typename B::Work& work,
-                                                 const BackwardStep& step) {
+struct QueryRows {
+  static constexpr int kRows = B::kQueries / 32;
+  float lse_log2[kRows], delta[kRows];
+  int first_key[kRows];
+};
+
+template <class B>
+__device__ __forceinline__ void load_query_rows(QueryRows<B>& rows,
+                                                const AttentionGpuBackward& args,
+                                                const typename B::Work& work,
+                                                const BackwardStep& step) {
   const std::int64_t first = work.q_row + step.tile.index;
   const float* lses = args.lse + first * args.shape.heads + step.head;
   const float* deltas = args.delta + first * args.shape.heads + step.head;
-#pragma unroll 2
-  for (int row = static_cast<int>(threadIdx.x % 32); row < B::kQueries; row += 32) {
+#pragma unroll
+  for (int i = 0; i < QueryRows<B>::kRows; ++i) {
+    const int row = ptx::lane() + i * 32;
     float lse = 0, delta = 0;
     int first_key = 0x7fffffff;
     if (row < step.tile.count) {
@@ -97,9 +109,31 @@ __device__ __forceinline__ void bring_query_rows(typename B::Smem& s, int stage,
       first_key = first_visible(args.first_key == nullptr ? 0 : args.first_key[first + row],
                                 step.tile.position + row, args.reach);
     }
-    s.lse_log2[stage][row] = lse;
-    s.delta[stage][row] = delta;
-    s.first_key[stage][row] = first_key;
+    rows.lse_log2[i] = lse;
+    rows.delta[i] = delta;
+    rows.first_key[i] = min(max(first_key, work.own.position) - work.own.position, B::kKeys);
+  }
+}
+
+/// A tile's are asked for before its stage is free.
+template <class B>
+__device__ __forceinline__ void bring_query_rows(typename B::Smem& s,
+                                                 const AttentionGpuBackward& args,
+                                                 typename B::Work& work) {
+  for (Ring<B::kStages> ring;; ring.advance()) {
+    const BackwardStep step = work.next();
+    QueryRows<B> rows;
+    load_query_rows<B>(rows, args, work, step);
+    ptx::mbarrier_wait(&s.empty[ring.stage], ring.parity ^ 1);
+#pragma unroll
+    for (int i = 0; i < QueryRows<B>::kRows; ++i) {
+      const int row = ptx::lane() + i * 32;
+      s.lse_log2[ring.stage][row] = rows.lse_log2[i];
+      s.delta[ring.stage][row] = rows.delta[i];
+      s.first_key[ring.stage][row] = static_cast<std::int16_t>(rows.first_key[i]);
+    }
+    release(&s.full[ring.stage]);
+    if (step.tile.count == 0) return;
   }
 }
 
@@ -115,12 +149,11 @@ __device__ __forceinline__ QueryTile query_tile(const typename B::Work& work,
     if (work.own.count < (c + 1) * 64 || step.tile.count < B::kQueries || !bounds.covers(keys))
       masked |= 1U << c;
   }
-  return {step.tile.position, step.tile.count, masked};
+  return {step.tile.position - work.own.position, step.tile.count, masked};
 }
 
 template <class B>
 __device__ __forceinline__ void bring_steps(typename B::Smem& s, const HopperBackwardMaps& maps,
-                                            const AttentionGpuBackward& args,
                                             typename B::Work& work) {
   const bool elected = threadIdx.x % 32 == 0;
   const int sequence = static_cast<int>(work.sequence());
@@ -138,55 +171,49 @@ __device__ __forceinline__ void bring_steps(typename B::Smem& s, const HopperBac
     ptx::mbarrier_wait(&s.empty[ring.stage], ring.parity ^ 1);
     if (elected) {
       const HeadAt at{step.head, step.tile.index, sequence};
-      ptx::mbarrier_arrive_expect_tx(full, tile.count > 0 ? B::kStepBytes : 0);
       s.tile[ring.stage] = tile;
+      ptx::mbarrier_arrive_expect_tx(full, tile.count > 0 ? B::kStepBytes : 0);
       if (tile.count > 0) {
         bring_heads<B::kD, B::kQueries>(s.q[ring.stage], maps.q, at, full);
         bring_heads<B::kD, B::kQueries>(s.d_o[ring.stage], maps.d_o, at, full);
       }
     }
-    if (tile.count > 0) bring_query_rows<B>(s, ring.stage, args, work, step);
-    __syncwarp();
-    if (elected) ptx::mbarrier_arrive(full);
     if (tile.count == 0) return;
   }
 }
 
-// ---- the warp that adds to dq ----
+// ---- the warps that add to dq ----
 
-/// One thread: the first `count` rows are added to global ones.
-template <class B>
-__device__ __forceinline__ void add_rows(float* to, std::int64_t stride,
-                                         const typename B::SumRow* rows, int count,
-                                         std::int64_t head_dim) {
-  const int bytes = static_cast<int>(head_dim) * static_cast<int>(sizeof(float));
-#pragma unroll 1
-  for (int row = 0; row < count; ++row, to += stride) ptx::bulk_add_f32(to, rows[row], bytes);
-  ptx::bulk_commit();
-}
-
+/// Tiles of one of the buffers.
 template <class B>
 __device__ __forceinline__ void add_query_gradients(typename B::Smem& s,
+                                                    const HopperBackwardMaps& maps,
                                                     const AttentionGpuBackward& args,
-                                                    typename B::Work& work, BlockTurns<B> turns) {
+                                                    typename B::Work& work, BlockTurns<B> turns,
+                                                    int buffer) {
   const bool elected = threadIdx.x % 32 == 0;
-  for (bool first = true;; first = false) {
+  const int sequence = static_cast<int>(work.sequence());
+  for (Ring<B::kStages> ring;; ring.advance()) {
     const BackwardStep step = work.next();
-    if (!first) {
-      if (step.tile.count > 0) ptx::barrier_arrive(kDqEmpty, kDqThreads);
-      if (elected) turns.end();
-    }
     if (step.tile.count == 0) break;
+    if (ring.stage != buffer) continue;
     turns.find(work, step);
-    float* to = args.dq.data + (work.q_row + step.tile.index) * args.dq.stride +
-                step.head * args.shape.head_dim;
-    ptx::barrier_sync(kDqFull, kDqThreads);
+    if (elected) turns.begin();
+    __syncwarp();
+    ptx::mbarrier_wait(&s.dq_full[buffer], ring.parity);
+    const SumsTo to =
+        sums_to(maps.dq, args.dq, {step.head, step.tile.index, sequence}, args.shape.q_tokens,
+                args.shape.head_dim, step.tile.count, B::kQueries);
+#pragma unroll 1
+    for (int block = 0; block < B::kD / kSumColumns; ++block)
+      add_sums(to, s.dq[buffer] + block * kSumBlock<B::kQueries>, block * kSumColumns,
+               args.shape.head_dim);
     if (elected) {
-      turns.begin();
-      add_rows<B>(to, args.dq.stride, s.dq, step.tile.count, args.shape.head_dim);
+      ptx::bulk_commit();
       ptx::bulk_wait_read<0>();
     }
-    __syncwarp();
+    release(&s.dq_empty[buffer]);
+    if (elected) turns.end();
   }
   if (elected) ptx::bulk_wait<0>();
 }
@@ -208,25 +235,27 @@ __device__ __forceinline__ void exponentiate(typename B::Scores& scores, const f
   }
 }
 
-/// A thread's two keys. One that does not exist stands behind all queries.
+/// A thread's two keys of the block's. One that does not exist stands behind all queries.
 struct KeyRows {
-  int position[2];
+  int number[2];
 };
 
-/// A bit for each of the thread's pairs that are visible. `column`: its first query, at `position`.
+/// A bit for each of the thread's pairs that are visible. `column`: its first query, at `position`
+/// from the block's first key.
 template <class B>
-__device__ __forceinline__ void find_visible(typename B::Visible& visible, const int* first_key,
-                                             const KeyRows& keys, int column, int position) {
+__device__ __forceinline__ void find_visible(typename B::Visible& visible,
+                                             const std::int16_t* first_key, const KeyRows& keys,
+                                             int column, int position) {
 #pragma unroll
   for (int word = 0; word < B::kQueries / 64; ++word) {
     visible[word] = 0;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const int query = word * 64 + n * 8;
-      const Vector<int, 2> first = load<2>(first_key + column + query);
+      const Vector<std::int16_t, 2> first = load<2>(first_key + column + query);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int key = keys.position[e / 2];
+        const int key = keys.number[e / 2];
         if (key >= first.at[e % 2] && key <= position + query + e % 2)
           visible[word] |= 1U << (n * 4 + e);
       }
@@ -303,50 +332,41 @@ __device__ __forceinline__ LaneAt lane_at() {
   return {thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
 }
 
-/// to = factor sums: the thread's elements of two rows, 8 apart, from the first that it has.
-template <class B, int kCount>
-__device__ __forceinline__ void store_sums(typename B::SumRow* rows, int row, int column,
-                                           const float (&sums)[kCount], float factor) {
-#pragma unroll
-  for (int n = 0; n < kCount / 4; ++n)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const Vector<float, 2> pair{{factor * sums[n * 4 + h * 2], factor * sums[n * 4 + h * 2 + 1]}};
-      store(&rows[row + h * 8][column + n * 8], pair);
-    }
-}
-
 /// dk += scale dK, dv += dV. The operands are not read any more.
 template <class B>
 __device__ __forceinline__ void add_key_gradients(typename B::Smem& s,
-                                                  const AttentionGpuBackward& args, int consumer,
+                                                  const HopperBackwardMaps& maps,
+                                                  const AttentionGpuBackward& args, int row,
                                                   const typename B::Sums& dk,
                                                   const typename B::Sums& dv) {
-  const LaneAt lane = lane_at();
-  auto* rows = reinterpret_cast<typename B::SumRow*>(s.k);
-  store_sums<B>(rows, consumer * 64 + lane.row, lane.column, dk, args.scale);
-  store_sums<B>(rows + B::kKeys, consumer * 64 + lane.row, lane.column, dv, 1);
+  auto* const sums = reinterpret_cast<float*>(s.k);
+  store_sums<B::kKeys>(sums, row, dk, args.scale);
+  store_sums<B::kKeys>(sums + B::kKeySums, row, dv, 1);
   ptx::fence_proxy_async_shared();
-  __syncwarp();
+  ptx::barrier_sync(kWeightsStored, kConsumerThreads);
+  // A warp for each block.
+  constexpr int kBlocks = B::kD / kSumColumns;
+  const int warp = static_cast<int>(threadIdx.x) / 32 - 4, block = warp % kBlocks;
+  if (warp >= 2 * kBlocks) return;
+  const bool is_dk = warp < kBlocks;
+  add_sums(sums_to(is_dk ? maps.dk : maps.dv, is_dk ? args.dk : args.dv, s.keys.at,
+                   args.shape.kv_tokens, args.shape.head_dim, s.keys.count, B::kKeys),
+           sums + warp * kSumBlock<B::kKeys>, block * kSumColumns, args.shape.head_dim);
   if (threadIdx.x % 32 != 0) return;
-  const int first = consumer * 64 + lane.row, count = min(16, s.keys.count - first);
-  add_rows<B>(s.keys.dk + first * args.dk.stride, args.dk.stride, rows + first, count,
-              args.shape.head_dim);
-  add_rows<B>(s.keys.dv + first * args.dv.stride, args.dv.stride, rows + B::kKeys + first, count,
-              args.shape.head_dim);
+  ptx::bulk_commit();
   ptx::bulk_wait<0>();
 }
 
 template <class B>
-__device__ __forceinline__ void consume(typename B::Smem& s, const AttentionGpuBackward& args,
-                                        int consumer) {
+__device__ __forceinline__ void consume(typename B::Smem& s, const HopperBackwardMaps& maps,
+                                        const AttentionGpuBackward& args, int consumer) {
   const LaneAt lane = lane_at();
   const int row = consumer * 64 + lane.row;
   KeyRows keys;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int of = row + h * 8;
-    keys.position[h] = of < s.keys.count ? s.keys.position + of : 0x7fffffff;
+    keys.number[h] = of < s.keys.count ? of : 0x7fffffff;
   }
   const float scale_log2 = args.scale * kLog2E;
   typename B::Sums dk, dv;
@@ -393,18 +413,18 @@ __device__ __forceinline__ void consume(typename B::Smem& s, const AttentionGpuB
     issue_weighted_rows<B::kQueries>(dk, ds_weights, s.q[stage], !first);
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>(dq);
-    if (!first) ptx::barrier_sync(kDqEmpty, kDqThreads);
-    store_sums<B>(s.dq, lane.row + (B::kQueries > 64 ? consumer * 64 : 0),
-                  lane.column + (B::kQueries > 64 ? 0 : consumer * 64), dq, args.scale);
+    ptx::mbarrier_wait(&s.dq_empty[stage], ring.parity ^ 1);
+    constexpr int kPart = B::kQueries > 64 ? 64 * kSumColumns : 2 * kSumBlock<B::kQueries>;
+    store_sums<B::kQueries>(s.dq[stage] + consumer * kPart, lane.row, dq, args.scale);
     ptx::fence_proxy_async_shared();
-    ptx::barrier_arrive(kDqFull, kDqThreads);
+    release(&s.dq_full[stage]);
     ptx::wgmma_wait<0>(dk);
     release(&s.empty[stage]);
   }
   if (first) return;       // no query sees these keys
   ptx::wgmma_wait<0>(dv);  // has been: no use of it moves above
   ptx::barrier_sync(kWeightsStored, kConsumerThreads);
-  add_key_gradients<B>(s, args, consumer, dk, dv);
+  add_key_gradients<B>(s, maps, args, row, dk, dv);
 }
 
 template <int kD>
@@ -426,27 +446,41 @@ __global__ void __launch_bounds__(HopperBackward<kD>::kThreads, 1)
     for (int i = 0; i < B::kStages; ++i) {
       ptx::mbarrier_init(&s.full[i], 2);                   // of its bytes, of what a warp stored
       ptx::mbarrier_init(&s.empty[i], B::kConsumers * 4);  // one arrival a warp
+      ptx::mbarrier_init(&s.dq_full[i], B::kConsumers * 4);
+      ptx::mbarrier_init(&s.dq_empty[i], 1);
     }
     ptx::mbarrier_init(&s.keys_full, 1);
     ptx::fence_mbarrier_init();
-    const std::int64_t row = work.kv_row + work.own.index, column = work.head * args.shape.head_dim;
-    s.keys = {place.tile, work.own.position, work.own.count,
-              args.dk.data + row * args.dk.stride + column,
-              args.dv.data + row * args.dv.stride + column};
+    s.keys = {
+        place.tile, work.own.count, {work.head, work.own.index, static_cast<int>(work.sequence())}};
   }
   __syncthreads();
   const int group = warpgroup(), warp = static_cast<int>(threadIdx.x) / 32;
   if (group == 0) {
     ptx::decrease_registers<40>();
-    if (warp == 0) bring_steps<B>(s, maps, args, work);
-    if (warp == 1) add_query_gradients<B>(s, args, work, {args, s.keys.number, query_tiles});
+    if (warp == 0) bring_steps<B>(s, maps, work);
+    if (warp == 1) bring_query_rows<B>(s, args, work);
+    if (warp >= 2)
+      add_query_gradients<B>(s, maps, args, work, {args, s.keys.number, query_tiles}, warp - 2);
     return;
   }
   ptx::increase_registers<232>();
-  consume<B>(s, args, group - 1);
+  consume<B>(s, maps, args, group - 1);
 }
 
 // ---- launching ----
+
+/// Of heads with the sizes that `of` has.
+inline TensorMap map_of(const AttentionHeads<const void>& heads, SequencesOfHeads of, int rows) {
+  of.data = heads.data;
+  of.stride = heads.stride;
+  return heads_map(of, rows);
+}
+inline TensorMap map_of(const AttentionHeads<float>& heads, SequencesOfHeads of, int rows) {
+  of.data = heads.data;
+  of.stride = heads.stride;
+  return heads_map<float>(of, rows);
+}
 
 template <int kD>
 void backward_sm90(const AttentionGpuBackward& args) {
@@ -462,28 +496,23 @@ void backward_sm90(const AttentionGpuBackward& args) {
                cudaMemsetAsync(args.turns, 0, counts * sizeof *args.turns, stream_of(args.exec)));
   }
   find_tile_first_keys(args, B::kQueries);
-  const auto query_map = [&](const AttentionHeads<const void>& x) {
-    return heads_map(
-        {x.data, x.stride, shape.sequences, shape.q_tokens, shape.heads, shape.head_dim},
-        B::kQueries);
-  };
-  const auto key_map = [&](const AttentionHeads<const void>& x) {
-    return heads_map(
-        {x.data, x.stride, shape.sequences, shape.kv_tokens, shape.kv_heads, shape.head_dim},
-        B::kKeys);
-  };
+  const SequencesOfHeads queries{nullptr,        0,           shape.sequences,
+                                 shape.q_tokens, shape.heads, shape.head_dim},
+      keys{nullptr, 0, shape.sequences, shape.kv_tokens, shape.kv_heads, shape.head_dim};
   const BlockOrder order = block_order(
       tiles, shape.sequences * shape.kv_heads, 1,
       shape.heads / shape.kv_heads * shape.q_tokens * shape.head_dim * 4, args.turns != nullptr);
-  launch(
-      backward_sm90_kernel<kD>,
-      {.grid = order.blocks(),
-       .block = B::kThreads,
-       .smem_bytes = sizeof(typename B::Smem),
-       .stream = stream_of(args.exec),
-       .name = "attention_backward"},
-      HopperBackwardMaps{query_map(args.q), query_map(args.d_o), key_map(args.k), key_map(args.v)},
-      args, order, query_tiles);
+  launch(backward_sm90_kernel<kD>,
+         {.grid = order.blocks(),
+          .block = B::kThreads,
+          .smem_bytes = sizeof(typename B::Smem),
+          .stream = stream_of(args.exec),
+          .name = "attention_backward"},
+         HopperBackwardMaps{map_of(args.q, queries, B::kQueries),
+                            map_of(args.d_o, queries, B::kQueries), map_of(args.k, keys, B::kKeys),
+                            map_of(args.v, keys, B::kKeys), map_of(args.dq, queries, B::kQueries),
+                            map_of(args.dk, keys, B::kKeys), map_of(args.dv, keys, B::kKeys)},
+         args, order, query_tiles);
 }
 
 }  // namespace trireme::cuda::attention

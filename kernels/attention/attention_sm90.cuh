@@ -33,14 +33,15 @@ struct SequencesOfHeads {
   std::int64_t sequences, tokens, heads, head_dim;
 };
 /// They as (column, head, token of the sequence, sequence); a box is `rows` tokens of a block of
-/// columns, and ends where its sequence does.
-inline TensorMap heads_map(const SequencesOfHeads& of, int rows) {
+/// columns, 128 bytes, and ends where its sequence does.
+template <class Element = bf16>
+TensorMap heads_map(const SequencesOfHeads& of, int rows) {
   const auto size = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
-  return tensor_map<4>(
-      {.base = static_cast<const bf16*>(of.data),
+  return tensor_map<4, Element>(
+      {.base = static_cast<const Element*>(of.data),
        .dims = {size(of.head_dim), size(of.heads), size(of.tokens), size(of.sequences)},
        .strides = {size(of.head_dim), size(of.stride), size(of.tokens * of.stride)},
-       .box = {kBlockColumns, 1, static_cast<std::uint32_t>(rows), 1}});
+       .box = {128 / sizeof(Element), 1, static_cast<std::uint32_t>(rows), 1}});
 }
 
 /// A token of a head.

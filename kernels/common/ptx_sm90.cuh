@@ -154,6 +154,16 @@ __device__ __forceinline__ void tma_store_4d(const TensorMap& map, int c0, int c
       "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(shared))
       : "memory");
 }
+// The box at (c0, ..) += a box of f32 in shared memory, each element atomically and in no order;
+// what lies outside of the tensor is left out. One thread, which waits for it as for a store.
+__device__ __forceinline__ void tma_add_4d(const TensorMap& map, int c0, int c1, int c2, int c3,
+                                           const float* shared) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2, %3, "
+      "%4}], [%5];" ::"l"(reinterpret_cast<uint64_t>(&map)),
+      "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(shared))
+      : "memory");
+}
 // to[i] += from[i], each atomically and in no order; bytes, to and from: multiples of 16. One
 // thread, which waits for it as for a store of TMA.
 __device__ __forceinline__ void bulk_add_f32(float* to, const float* from, int bytes) {
@@ -282,6 +292,11 @@ inline void tma_store_4d(const TensorMap& map, int c0, int c1, int c2, int c3, c
                          simt::Loc loc = simt::Loc::current()) {
   const int c[] = {c0, c1, c2, c3};
   simt::tma_store(&map, shared, 4, c, loc);
+}
+inline void tma_add_4d(const TensorMap& map, int c0, int c1, int c2, int c3, const float* shared,
+                       simt::Loc loc = simt::Loc::current()) {
+  const int c[] = {c0, c1, c2, c3};
+  simt::tma_add(&map, shared, 4, c, loc);
 }
 inline void bulk_add_f32(float* to, const float* from, int bytes,
                          simt::Loc loc = simt::Loc::current()) {

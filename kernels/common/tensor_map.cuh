@@ -8,9 +8,9 @@ namespace trireme::cuda {
 
 using TensorMap = CUtensorMap;
 
-// A tensor of bf16 or of bytes (codes of fp8), innermost dimension first; strides in elements, from
-// dimension 1. Rows of a box are swizzled in themselves: its inner dimension is 128 or 64 bytes,
-// and shared memory aligned to 8 rows.
+// A tensor of bf16, of f32 or of bytes (codes of fp8), innermost dimension first; strides in
+// elements, from dimension 1. Rows of a box are swizzled in themselves: its inner dimension is 128
+// or 64 bytes, and shared memory aligned to 8 rows.
 template <int kRank, class Element = __nv_bfloat16>
 struct TiledTensor {
   const Element* base;
@@ -20,6 +20,12 @@ struct TiledTensor {
 };
 
 #if TRIREME_DEVICE
+/// Of elements of that many bytes.
+constexpr CUtensorMapDataType tensor_map_type(std::size_t bytes) {
+  if (bytes == 1) return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  return bytes == 4 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+}
+
 template <int kRank, class Element = __nv_bfloat16>
 TensorMap encode_tiled(const TiledTensor<kRank, Element>& t) {
   using Encode =
@@ -45,9 +51,8 @@ TensorMap encode_tiled(const TiledTensor<kRank, Element>& t) {
   }
   TensorMap map;
   const CUresult r = encode(
-      &map, sizeof(Element) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-      kRank, const_cast<Element*>(t.base), dims, strides, box, element_strides,
-      CU_TENSOR_MAP_INTERLEAVE_NONE,
+      &map, tensor_map_type(sizeof(Element)), kRank, const_cast<Element*>(t.base), dims, strides,
+      box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
       t.box[0] * sizeof(Element) == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (r != CUDA_SUCCESS) {

@@ -177,7 +177,7 @@ void warp_barrier(uint32_t mask, Loc loc) {
 
 void yield() {
   Worker& w = *t_worker;
-  if (w.head == w.tail) deliver_tma(w);
+  if (w.only_spins()) deliver_tma(w);
   enqueue_thread(w, w.current->linear);
   wait_here(w, "a spin loop", Loc::current());
 }

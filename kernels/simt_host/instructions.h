@@ -35,6 +35,8 @@ void tma_load(void* dst, const CUtensorMap* map, int rank, const int* coordinate
 void tma_load_multicast(void* dst, const CUtensorMap* map, int rank, const int* coordinate,
                         uint64_t* bar, uint32_t blocks, Loc);
 void tma_store(const CUtensorMap* map, const void* src, int rank, const int* coordinate, Loc);
+/// Bulk reduction of a box of f32.
+void tma_add(const CUtensorMap* map, const void* src, int rank, const int* coordinate, Loc);
 /// Bulk reduction: to[i] += from[i], f32.
 void bulk_add(float* to, const float* from, int bytes, Loc);
 void tma_check_map(const CUtensorMap* map, const char* what);

@@ -188,6 +188,7 @@ void prepare_threads(Worker& w) {
   size_t stride = w.stack_bytes + 4096;
   w.block_threads = int(b.x * b.y * b.z);
   w.count = w.live = w.block_threads * w.cluster;
+  w.spinning = 0;
   w.threads.resize(w.stack_count);
   for (int i = 0; i < w.count; ++i) {
     const unsigned in_block = unsigned(i % w.block_threads);

@@ -63,8 +63,8 @@ struct BulkStore {
   CUtensorMap map;
   int rank, coordinate[5];
   unsigned char* src;
-  bool done;
-  float* add_to = nullptr;  // a reduction, which has no map
+  bool done, adds;
+  float* add_to = nullptr;  // a reduction that has no map
   uint32_t add_bytes = 0;
 };
 
@@ -155,6 +155,7 @@ struct Worker {
   size_t stack_bytes = 0, stack_count = 0;
   std::vector<uint16_t> ring;
   uint32_t head = 0, tail = 0;  // ring positions, modulo ring.size()
+  uint32_t spinning = 0;        // threads that wait for a turn, the current one among them
   Thread* current = nullptr;
   void* main_sp = nullptr;
   void* main_fake_stack = nullptr;
@@ -191,6 +192,8 @@ struct Worker {
   std::string fault_at;  // of a built-in; else fault_pc says where
   const void *fault_pc = nullptr, *fault_other_pc = nullptr;
 
+  /// Nobody is ready but threads that wait for a turn.
+  bool only_spins() const { return tail - head < spinning; }
   /// Of the current thread in its cluster.
   int rank() const { return current->linear / block_threads; }
   bool knows(int t, int other, uint32_t c) const {

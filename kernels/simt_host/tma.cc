@@ -270,26 +270,6 @@ void tma_load(void* dst, const CUtensorMap* map, int rank, const int* coordinate
   load_to({dst, bar, 1u << t_worker->rank()}, map, rank, coordinate, __builtin_return_address(0));
 }
 
-void tma_store(const CUtensorMap* map, const void* src, int rank, const int* coordinate, Loc) {
-  Worker& w = *t_worker;
-  RuntimeScope scope;
-  t_pc = __builtin_return_address(0);
-  int me = w.current->linear;
-  TensorMap m = decode(*map, "TMA store");
-  uint32_t offset = check_tma(w, m, rank, src, "TMA store");
-  ++w.stats.tma_stores;
-  check_async_read(w, offset, box_bytes(m), me, true, "TMA store");
-  each_chunk(m, coordinate, offset, [&](unsigned char* to, uint32_t from, uint32_t n) {
-    if (!to) return;
-    check(w, to, n, me, Kind::kWrite, 1);
-    if (!w.opt.late_copies) std::memcpy(to, w.smem + from, n);
-  });
-  BulkStore s{*map, rank, {}, w.smem + offset, false};
-  std::copy_n(coordinate, rank, s.coordinate);
-  w.current->bulk_open.push_back(s);
-  t_pc = nullptr;
-}
-
 namespace {
 
 void add_floats(float* to, const unsigned char* from, uint32_t bytes) {
@@ -305,6 +285,48 @@ void add_floats(float* to, const unsigned char* from, uint32_t bytes) {
   }
 }
 
+/// Bytes of a box on their way to global memory.
+void put(unsigned char* to, const unsigned char* from, uint32_t bytes, bool adds) {
+  if (adds) {
+    add_floats(reinterpret_cast<float*>(to), from, bytes);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+void check_turn_fenced(const Worker& w, bool adds) {
+  if (adds && w.current->turn_unfenced)
+    fault(FaultKind::kProxyFence,
+          "bulk reduction in a turn with no fence.proxy.async after its beginning");
+}
+
+/// A copy to a box of global memory, or a sum with what stands there.
+void store_box(const CUtensorMap* map, const void* src, int rank, const int* coordinate, bool adds,
+               const void* pc) {
+  Worker& w = *t_worker;
+  RuntimeScope scope;
+  t_pc = pc;
+  const char* what = adds ? "TMA reduction" : "TMA store";
+  int me = w.current->linear;
+  TensorMap m = decode(*map, what);
+  uint32_t offset = check_tma(w, m, rank, src, what);
+  if (adds && m.element_bytes != 4)
+    fault(FaultKind::kTma, "TMA reduction of f32 with a map of " + std::to_string(m.element_bytes) +
+                               " bytes an element");
+  check_turn_fenced(w, adds);
+  ++w.stats.tma_stores;
+  check_async_read(w, offset, box_bytes(m), me, true, what);
+  each_chunk(m, coordinate, offset, [&](unsigned char* to, uint32_t from, uint32_t n) {
+    if (!to) return;
+    check(w, to, n, me, adds ? Kind::kAtomic : Kind::kWrite, adds ? 4 : 1);
+    if (adds) w.stats.atomics += n / 4, w.stats.float_atomics += n / 4;
+    if (!w.opt.late_copies) put(to, w.smem + from, n, adds);
+  });
+  BulkStore s{*map, rank, {}, w.smem + offset, false, adds};
+  std::copy_n(coordinate, rank, s.coordinate);
+  w.current->bulk_open.push_back(s);
+  t_pc = nullptr;
+}
 /// What a store has still to do; the bytes that it read.
 uint32_t perform(const Worker& w, const BulkStore& s) {
   const bool late = w.opt.late_copies;
@@ -316,12 +338,19 @@ uint32_t perform(const Worker& w, const BulkStore& s) {
   if (late)
     each_chunk(m, s.coordinate, uint32_t(s.src - w.smem),
                [&](unsigned char* to, uint32_t from, uint32_t n) {
-                 if (to) std::memcpy(to, w.smem + from, n);
+                 if (to) put(to, w.smem + from, n, s.adds);
                });
   return box_bytes(m);
 }
 
 }  // namespace
+
+void tma_store(const CUtensorMap* map, const void* src, int rank, const int* coordinate, Loc) {
+  store_box(map, src, rank, coordinate, false, __builtin_return_address(0));
+}
+void tma_add(const CUtensorMap* map, const void* src, int rank, const int* coordinate, Loc) {
+  store_box(map, src, rank, coordinate, true, __builtin_return_address(0));
+}
 
 void bulk_add(float* to, const float* from, int bytes, Loc) {
   Worker& w = *t_worker;
@@ -333,15 +362,13 @@ void bulk_add(float* to, const float* from, int bytes, Loc) {
     fault(FaultKind::kMisaligned, "bulk reduction of " + std::to_string(bytes) + " bytes from " +
                                       "shared byte " + std::to_string(offset) +
                                       ": addresses and size are multiples of 16");
-  if (w.current->turn_unfenced)
-    fault(FaultKind::kProxyFence,
-          "bulk reduction in a turn with no fence.proxy.async after its beginning");
+  check_turn_fenced(w, true);
   w.stats.atomics += size / 4, w.stats.float_atomics += size / 4;
   check_async_read(w, offset, size, me, true, "bulk reduction");
   check(w, to, size, me, Kind::kAtomic, 4);
   if (!w.opt.late_copies) add_floats(to, w.smem + offset, size);
   BulkStore s{};
-  s.src = w.smem + offset, s.add_to = to, s.add_bytes = size;
+  s.src = w.smem + offset, s.adds = true, s.add_to = to, s.add_bytes = size;
   w.current->bulk_open.push_back(s);
   t_pc = nullptr;
 }
@@ -364,7 +391,7 @@ void bulk_wait(int left, bool read_only, Loc) {
     }
   if (read_only) return;
   for (; int(t.bulk_groups.size()) > left; t.bulk_groups.pop_front())
-    for (const auto& s : t.bulk_groups.front()) t.bulk_unfenced |= s.add_to != nullptr;
+    for (const auto& s : t.bulk_groups.front()) t.bulk_unfenced |= s.adds;
 }
 
 }  // namespace trireme::simt

@@ -9,13 +9,15 @@ namespace trireme::simt {
 void begin_turn(const int* count, int turn, Loc loc) {
   Worker& w = *t_worker;
   note_atomic(const_cast<int*>(count), sizeof *count, false, loc);
+  ++w.spinning;
   for (int ended = -1; (ended = __atomic_load_n(count, __ATOMIC_ACQUIRE)) != turn; yield()) {
     const std::string text = "waits at " + where(loc) + " for turn " + std::to_string(turn) +
                              " where " + std::to_string(ended) + " have ended";
     if (ended > turn) fault(FaultKind::kDeadlock, text);
-    if (w.opt.workers == 1 && w.head == w.tail && w.tma_in_flight.empty())
+    if (w.opt.workers == 1 && w.only_spins() && w.tma_in_flight.empty())
       fault(FaultKind::kDeadlock, text + ", and no block that has begun will end another");
   }
+  --w.spinning;
   w.current->turn = count;
   w.current->turn_unfenced = true;
 }

@@ -1,5 +1,6 @@
 // The backward kernel for Hopper: tiles of queries and keys that are whole, cut, masked in part or
 // not seen at all, with dq added to in any order and in one.
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -154,6 +155,39 @@ TEST_P(AttentionHopperGradient, rows_behind_the_last_key_add_nothing_to_dq) {
   // Weights that add up to zero times keys that are nearly alike: what is left is rounding.
   for (const double x : packed(heads(std::as_const(g.dq), problem.c, 1)))
     ASSERT_LE(std::abs(x), 0.05);
+}
+
+/// Two ranges that do not see each other, the first in tiles whose last rows are the second's
+/// tokens: zero weights times infinite operands of the first must not come to the second's
+/// gradients.
+TEST_P(AttentionHopperGradient, ranges_leave_the_tokens_behind_them_alone) {
+  constexpr std::int64_t kFirst = 70;
+  for (const std::int64_t head_dim : {64, 128}) {
+    const auto second_of = [&](bool poisoned, Determinism determinism) {
+      Problem problem =
+          problem_of({1, 1, 1, head_dim}, {{600, kFirst}, {0, 140}}, {{600, kFirst}, {0, 140}});
+      problem.c.window = 200;
+      const Wanted wanted = wanted_of(problem);
+      if (poisoned) {
+        problem.qkv_q.set(8, INFINITY);
+        problem.qkv_kv.set(8, INFINITY);
+        problem.d_o.set(0, INFINITY);
+      }
+      const Gradients g = run_backward(GetParam(), 1, problem, wanted.lse, wanted.delta,
+                                       {determinism, {&wgmma_attention}});
+      std::vector<double> rows;
+      for (const TestTensor* gradient : {&g.dq, &g.dk, &g.dv}) {
+        const std::vector<double> all = packed(heads(*gradient, problem.c, 1));
+        rows.insert(rows.end(), all.begin() + kFirst * head_dim, all.end());
+      }
+      return rows;
+    };
+    const std::vector<double> expected = second_of(false, Determinism::kEqualBits);
+    ASSERT_TRUE(
+        std::all_of(expected.begin(), expected.end(), [](double x) { return std::isfinite(x); }));
+    EXPECT_EQ(second_of(true, Determinism::kEqualBits), expected) << head_dim;
+    EXPECT_EQ(second_of(true, Determinism::kNone), expected) << head_dim;
+  }
 }
 
 /// Queries that see no key of the call have lse -inf, those whose keys are elsewhere a finite one.

@@ -1,7 +1,7 @@
 /* Attention's backward pass on Hopper (kernels/attention/attention_backward_sm90.cuh) as its barriers see it: a loader
- * brings tiles of queries, two consumers store weights dS for each other, multiply both, store dQ, and an adder has it added
- * to global memory by a bulk reduction, which first reads the tile and some time later has added it. BLOCKS blocks add to
- * the same STEPS tiles, in one order: block 0 first.
+ * brings tiles of queries, two consumers store weights dS for each other, multiply both, store dQ in one of two buffers, and
+ * the buffer's adder has it added to global memory by a bulk reduction, which first reads the tile and some time later has
+ * added it. BLOCKS blocks add to the same STEPS tiles, in one order: block 0 first.
  *
  * Checked exhaustively (protocols_test.sh): nobody waits for ever, nothing is written while it is read or before it is
  * stored, sums are added in order. FAULT plants one:
@@ -32,7 +32,7 @@
 byte pending[EACH], unread[EACH];
 bit filled[EACH], freed[EACH];
 byte coming[EACH], holds[EACH], readers[EACH];
-/* dS by buffer and consumer; dQ by consumer. */
+/* dS and dQ by buffer and consumer. */
 typedef Weights {
   byte part[CONSUMERS];
   byte readers
@@ -40,20 +40,22 @@ typedef Weights {
 Weights weights[EACH];
 typedef Sums {
   byte part[CONSUMERS];
-  byte adding, added;  /* steps of the reduction under way, of those complete */
+  byte adding, added;  /* the buffer's reductions that have begun, that are complete */
   bit reads
 }
-Sums dq[BLOCKS];
+Sums dq[EACH];
 /* Named barriers: who has arrived, and how often all have. */
 typedef Barrier {
   byte arrived, times
 }
-Barrier stored[BLOCKS], dq_full[BLOCKS], dq_empty[BLOCKS];
+Barrier stored[BLOCKS], dq_full[EACH];
+byte dq_empty[EACH];  /* how often it was released */
 byte sum[STEPS], turns[STEPS];  /* blocks that have added to a tile, that have ended their turn */
-byte begun = 0;                 /* blocks: one begins behind the other */
+byte begun = 0, adders[BLOCKS];  /* blocks: one begins behind the other; those of a block that have ended */
 
 #define PARITY(step) (((step) / STAGES) % 2)
 #define STAGE(step) OF(b, (step) % STAGES)
+#define TIMES(step) ((step) / STAGES)
 #if FAULT == 2
 #define BUFFER(step) OF(b, 0)
 #else
@@ -126,13 +128,10 @@ proctype Consumer(byte b, me) {
      }
      weights[BUFFER(step)].readers--;
 #if FAULT != 3
-     if
-     :: step > 0 -> arrive(dq_empty[b], CONSUMERS + 1); dq_empty[b].times >= step
-     :: else
-     fi;
+     dq_empty[STAGE(step)] >= TIMES(step);
 #endif
-     d_step { assert(!dq[b].reads); dq[b].part[me] = step }
-     arrive(dq_full[b], CONSUMERS + 1);
+     d_step { assert(!dq[STAGE(step)].reads); dq[STAGE(step)].part[me] = step }
+     arrive(dq_full[STAGE(step)], CONSUMERS);
 #if FAULT == 1
      release();
      readers[STAGE(step)]--;
@@ -145,41 +144,44 @@ proctype Consumer(byte b, me) {
   od
 }
 
-proctype Adder(byte b) {
-  byte step = 0;
+#define SUMS dq[OF(b, buffer)]
+proctype Adder(byte b, buffer) {
+  byte step = buffer;
   do
   :: step < STEPS ->
-     arrive(dq_full[b], CONSUMERS + 1);
-     dq_full[b].times > step;
-     assert(dq[b].part[0] == step && dq[b].part[1] == step);
      turns[step] == TURN;
-     d_step { dq[b].reads = 1; dq[b].adding++ }
+     dq_full[OF(b, buffer)].times > TIMES(step);
+     assert(SUMS.part[0] == step && SUMS.part[1] == step);
+     d_step { SUMS.reads = 1; SUMS.adding++ }
 #if FAULT != 4
-     !dq[b].reads;
+     !SUMS.reads;
 #endif
-     if
-     :: step < STEPS - 1 -> arrive(dq_empty[b], CONSUMERS + 1)
-     :: else
-     fi;
+     dq_empty[OF(b, buffer)]++;
 #if FAULT != 5
-     dq[b].added > step;
+     SUMS.added > TIMES(step);
 #endif
      turns[step]++;
-     step++
+     step = step + STAGES
   :: else -> break
   od;
-  begun++  /* its multiprocessor is free */
+  atomic {  /* its multiprocessor is free */
+    adders[b]++;
+    if
+    :: adders[b] == STAGES -> begun++
+    :: else
+    fi
+  }
 }
-/* The reductions of a block, one after the other. */
-proctype Reduction(byte b) {
+/* The reductions of a buffer, one after the other. */
+proctype Reduction(byte b, buffer) {
 end:
   do
-  :: dq[b].reads -> dq[b].reads = 0
+  :: SUMS.reads -> SUMS.reads = 0
   :: d_step {
-       dq[b].added < dq[b].adding && !dq[b].reads;
-       assert(sum[dq[b].added] == TURN);
-       sum[dq[b].added]++;
-       dq[b].added++
+       SUMS.added < SUMS.adding && !SUMS.reads;
+       assert(sum[SUMS.added * STAGES + buffer] == TURN);
+       sum[SUMS.added * STAGES + buffer]++;
+       SUMS.added++
      }
   od
 }
@@ -196,8 +198,10 @@ proctype Block(byte b) {
     run Load(b, 1);
     run Consumer(b, 0);
     run Consumer(b, 1);
-    run Adder(b);
-    run Reduction(b)
+    run Adder(b, 0);
+    run Adder(b, 1);
+    run Reduction(b, 0);
+    run Reduction(b, 1)
   }
 }
 

@@ -66,6 +66,23 @@ __global__ void add_in_bulk_kernel(float* to, const float* from) {
   ptx::bulk_wait<0>();
 }
 
+struct SumBoxSmem {
+  alignas(1024) float box[8][32];
+};
+__global__ void add_box_kernel(const __grid_constant__ TensorMap to, const float* from, int c0,
+                               int c1, int c2, int c3) {
+  SumBoxSmem& s = smem<SumBoxSmem>();
+  const int column = static_cast<int>(threadIdx.x);
+  for (int row = 0; row < 8; ++row)
+    s.box[row][(column / 4 ^ row) * 4 + column % 4] = from[row * 32 + column];
+  ptx::fence_proxy_async_shared();
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  ptx::tma_add_4d(to, c0, c1, c2, c3, s.box[0]);
+  ptx::bulk_commit();
+  ptx::bulk_wait<0>();
+}
+
 /// kTranspose: A's and B's, or B's alone where A stands in registers.
 template <int kN, int... kTranspose, class A>
 __device__ __forceinline__ void wgmma(float (&acc)[kN / 2], const A& a, uint64_t b, bool add) {
@@ -226,6 +243,25 @@ void add_in_bulk(float* to, const float* from, int blocks) {
                 .smem_bytes = sizeof(SumSmem),
                 .name = "add_in_bulk"},
                to, from);
+}
+
+void add_box(float* to, const float* from, std::array<int, 4> d, std::array<int, 4> c, int blocks) {
+  const auto size = [&](int dims) {
+    std::uint64_t n = 1;
+    for (int i = 0; i < dims; ++i) n *= static_cast<std::uint64_t>(d[std::size_t(i)]);
+    return n;
+  };
+  cuda::launch(add_box_kernel,
+               {.grid = static_cast<unsigned>(blocks),
+                .block = 32,
+                .smem_bytes = sizeof(SumBoxSmem),
+                .name = "add_box"},
+               cuda::encode_tiled<4, float>(
+                   {.base = to,
+                    .dims = {uint64_t(d[0]), uint64_t(d[1]), uint64_t(d[2]), uint64_t(d[3])},
+                    .strides = {size(1), size(2), size(3)},
+                    .box = {32, 1, 8, 1}}),
+               from, c[0], c[1], c[2], c[3]);
 }
 
 void multiply_a_from_registers(float* out, const Bf16* a, const Bf16* b, int n) {

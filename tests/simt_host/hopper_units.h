@@ -20,6 +20,10 @@ void store_matrices(Bf16* out, const std::uint32_t* registers);
 /// to[i] += from[i], 64 numbers, by each of `blocks` blocks.
 void add_in_bulk(float* to, const float* from, int blocks);
 
+/// to[c3, c2.., c1, c0..] += from: a box of 1 x 8 x 1 x 32 of a tensor [d3, d2, d1, d0], by each of
+/// `blocks` blocks.
+void add_box(float* to, const float* from, std::array<int, 4> d, std::array<int, 4> c, int blocks);
+
 /// out[64, n] = twice a b^T, with a [64, 64] from shared memory and then from registers, b [n, 64].
 void multiply_a_from_registers(float* out, const Bf16* a, const Bf16* b, int n);
 

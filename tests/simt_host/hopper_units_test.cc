@@ -98,6 +98,26 @@ TEST(BulkAddTest, adds_once_for_each_block) {
   for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(sums[i], 100 + 3 * values[i]);
 }
 
+TEST(BulkAddTest, adds_a_box_and_leaves_what_is_outside_alone) {
+  constexpr int kD0 = 40, kD1 = 2, kD2 = 9, kD3 = 2;
+  std::vector<float> values(8 * 32);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = float(i + 1);
+  const DeviceArray<float> from(values);
+  for (const auto& [c0, c1, c2, c3] : {std::array{0, 1, 0, 1}, {32, 0, 5, 0}, {8, 1, -3, 1}}) {
+    const DeviceArray<float> to(std::vector<float>(std::size_t{kD0} * kD1 * kD2 * kD3, 100.0f));
+    add_box(to.data(), from.data(), {kD0, kD1, kD2, kD3}, {c0, c1, c2, c3}, 2);
+    const auto sums = to.values();
+    for (int i = 0; i < int(sums.size()); ++i) {
+      const int column = i % kD0 - c0, row = i / (kD0 * kD1) % kD2 - c2;
+      const bool inside = column >= 0 && column < 32 && row >= 0 && row < 8 &&
+                          i / kD0 % kD1 == c1 && i / (kD0 * kD1 * kD2) == c3;
+      ASSERT_EQ(sums[std::size_t(i)],
+                inside ? 100 + 2 * values[std::size_t(row * 32 + column)] : 100)
+          << i;
+    }
+  }
+}
+
 TEST(WgmmaTest, a_comes_from_shared_memory_or_from_registers) {
   for (const int n : {64, 128}) {
     const auto a = small_integers(64 * 64, 1), b = small_integers(std::size_t(n) * 64, 2);
