@@ -120,6 +120,6 @@ done
 cp -r "$root/configs" "$to/configs"
 ((${#files[@]} == 0)) || cp -r "${files[@]}" "$to/"
 # Programs of one build are alike: a dictionary that reaches from one to the next halves them.
-((${#add[@]})) && dictionary=128MiB || dictionary=4MiB
-tar -C "$scratch" -c trireme | xz -T0 --lzma2=preset=4,dict=$dictionary >"$output"
+((${#add[@]})) && preset=1 dictionary=128MiB || preset=4 dictionary=4MiB
+tar -C "$scratch" -c trireme | xz -T0 --lzma2=preset=$preset,dict=$dictionary >"$output"
 echo "$output: $(du -m "$output" | cut -f 1) MB packed, $(du -sm "$to" | cut -f 1) MB unpacked" >&2

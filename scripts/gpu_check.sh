@@ -24,7 +24,7 @@
 #   gpus        every GPU of this machine, without the settings that share one
 #   aligned     the kernels' tests again, with tensors aligned to 16 bytes
 #   cudnn       attention by cuDNN: beside the reference, in a run, and beside our own in time
-#   times       train benchmark at both sizes: tokens/s, ops beside copy and product rates
+#   times       train benchmark of 124M, 1.5B and layers of 8B: tokens/s in bf16 and fp8, ops beside copy and product rates
 #   ops         every op at the shapes of three models in TB/s or TFLOP/s beside the same rates (ops_bench_gpu)
 #   memcheck    a part of the tests under compute-sanitizer, where that is installed
 #   pytorch     the same step, attention, a product and a copy by PyTorch, where python3 has it
@@ -74,11 +74,11 @@ limit() { # limit SECONDS COMMAND...
   timeout -k 5 "$@"
 }
 
-# model LAYERS HEADS HIDDEN FFN VOCABULARY T MICRO GLOBAL
+# model LAYERS HEADS HIDDEN FFN VOCABULARY T MICRO GLOBAL [KEY_HEADS]
 config() {
   cat <<JSON
 {"run": {"directory": "$output/run", "steps": 20, "device": "$device", "resume": "never"},
- "model": {"model_type": "llama", "num_hidden_layers": $1, "num_attention_heads": $2, "num_key_value_heads": $2,
+ "model": {"model_type": "llama", "num_hidden_layers": $1, "num_attention_heads": $2, "num_key_value_heads": ${9:-$2},
            "hidden_size": $3, "intermediate_size": $4, "vocab_size": $5, "max_position_embeddings": $6},
  "data": {"train": "synthetic", "validation": "synthetic", "sequence_length": $6}, "batch": {"micro": $7, "global": $8},
  "optimizer": {"lr": 3e-4}, "checkpoint": {"interval_steps": 0}, "log": {"interval_steps": 1}, "evaluation": {"batches": 2}}
@@ -88,9 +88,10 @@ if [ "$device" = cuda ]; then
   config 4 4 128 352 512 128 4 8 >tiny.json
   config 12 12 768 2048 50304 1024 16 32 >124m.json
   config 48 25 1600 4352 50304 1024 8 16 >1558m.json
+  config 8 32 4096 14336 32000 8192 2 8 8 >8b-layers.json
 else # a rehearsal
   config 4 2 32 48 67 32 2 4 >tiny.json
-  for size in 124m 1558m; do cp tiny.json $size.json; done
+  for size in 124m 1558m 8b-layers; do cp tiny.json $size.json; done
 fi
 
 losses() { sed -n 's/.*"kind":"step","step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl"; }
@@ -338,10 +339,16 @@ stage_gpus() {
   return $code
 }
 stage_times() {
-  local code=0
-  for size in 124m 1558m; do
-    limit 110 "$train" benchmark $size.json --steps 10 --json >"times-$size.json" || code=1
-    limit 110 "$train" benchmark $size.json --steps 5 --no-rates || code=1
+  local code=0 size recipe
+  for size in 124m 1558m 8b-layers; do
+    limit 110 "$train" benchmark $size.json --steps 8 >"times-$size.txt" || code=1
+    [ "$dry" ] || tail -n 40 "times-$size.txt"
+    for recipe in block tensor; do
+      [ $size != 124m ] || continue
+      limit 80 "$train" benchmark $size.json --steps 8 --no-rates --set precision.compute=fp8 \
+        --set precision.fp8.recipe=$recipe >"times-$size-$recipe.txt" || code=1
+      [ "$dry" ] || tail -n 40 "times-$size-$recipe.txt"
+    done
   done
   return $code
 }
