@@ -29,6 +29,7 @@ function(trireme_link_gpu target)
   endif()
 endfunction()
 
+file(GLOB TRIREME_CUBLASLT_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/gemm/*_cublaslt.cc)
 file(GLOB TRIREME_CU_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*/*.cu)
 set(src ${PROJECT_SOURCE_DIR}/src)
 set(common ${PROJECT_SOURCE_DIR}/kernels/common)
@@ -179,7 +180,7 @@ foreach(source ${TRIREME_CU_SOURCES})
   trireme_nvcc_objects(objects cuda SOURCES ${source} OPTIONS ${codes})
 endforeach()
 add_library(trireme_gpu_cuda OBJECT ${exclude} ${gpu_sources} ${src}/comm/gpu_channel_nccl.cc
-            ${PROJECT_SOURCE_DIR}/kernels/gemm/gemm_cublaslt.cc)
+            ${TRIREME_CUBLASLT_SOURCES})
 target_compile_definitions(trireme_gpu_cuda PRIVATE TRIREME_GPU_BACKEND="cuda" TRIREME_GPU_CUBLASLT
                            TRIREME_GPU_ARCHITECTURES="${built}")
 if(TARGET trireme_cudnn_headers)

@@ -112,19 +112,38 @@ void gemm_on_cpu(Context& context, const QuantizedGemm& args, Sizes s) {
 
 }  // namespace
 
+void gemm_quantized_internal::gemm_unfused(Context& context, const QuantizedGemm& args) {
+  const Gemm like = without_operands(args);
+  QuantizedGemm product = args;
+  product.c_MN = gemm_internal::product_of(like);
+  product.epilogue = GemmEpilogue::kNone;
+  product.operand = {};
+  product.saved = {};
+  product.then = {};
+  gemm_quantized(context, product);
+  gemm_internal::run_epilogue(context, like, 0, args.a.rows.size());
+}
+
+namespace {
+
+void multiply(Context& context, const QuantizedGemm& args, Sizes s) {
+  const bool empty = s.m == 0 || s.n == 0, on_gpu = context.on_gpu() && !empty;
+  const GemmQuantizedGpuKernels* chosen =
+      on_gpu && s.k > 0 ? gemm_quantized_internal::choose_kernel(context, args) : nullptr;
+  if (on_gpu && s.k > 0 && chosen == nullptr && args.epilogue != GemmEpilogue::kNone)
+    return gemm_quantized_internal::gemm_unfused(context, args);
+  const OpSpan span(context.op_trace(), args.use, work_of(args, s));
+  if (empty) return;
+  if (on_gpu) return gemm_quantized_internal::gemm_on_gpu(context, args, chosen);
+  gemm_on_cpu(context, args, s);
+}
+
+}  // namespace
+
 void gemm_quantized(Context& context, const QuantizedGemm& args) {
   const Sizes s = gemm_quantized_internal::sizes_of(args);
   check(args, s);
-  {
-    const OpSpan span(context.op_trace(), args.use, work_of(args, s));
-    if (s.m > 0 && s.n > 0) {
-      if (context.on_gpu()) {
-        gemm_quantized_internal::gemm_on_gpu(context, args);
-      } else {
-        gemm_on_cpu(context, args, s);
-      }
-    }
-  }
+  multiply(context, args, s);
   if (args.then.given()) args.then(context, 0, s.m);
 }
 

@@ -2,6 +2,7 @@
 // for.
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "base/random.h"
 #include "kernels/common/gpu_kernels.h"
@@ -137,12 +138,22 @@ double bits_of_sums(std::int64_t k) {
   return test_device::tensor_core_sums() ? 9 : 23 - std::log2(static_cast<double>(k));
 }
 
-/// The op, and each of its kernels.
+/// Each of the kernels.
 struct Way {
   const char* name;
   int multiprocessors;
+  bool library = false;
 };
-constexpr Way kWays[] = {{"wide tiles", 1}, {"narrow tiles", 1 << 20}};
+constexpr Way kWays[] = {{"wide tiles", 1}, {"narrow tiles", 1 << 20}, {"cuBLASLt", 0, true}};
+/// Those with epilogues, and of scales in blocks.
+constexpr std::span<const Way> kOwnWays = std::span(kWays).first(2);
+
+/// Ours serve whatever is asked of them here; the library what it says, where there is one.
+bool serves(const Context& context, const QuantizedGemm& args, const Way& way) {
+  if (!way.library) return true;
+  const GemmQuantizedGpuKernels* table = gpu_kernels().gemm_fp8_cublaslt;
+  return table != nullptr && table->serves(gemm_quantized_internal::gpu_args(context, args));
+}
 
 class GemmQuantizedGpu : public OpTest {
  protected:
@@ -157,8 +168,9 @@ class GemmEpilogueQuantizedGpu : public GemmQuantizedGpu {};
 TRIREME_FOR_ALL_ISAS(GemmEpilogueQuantizedGpu);
 
 void multiply(Context& context, const QuantizedGemm& args, const Way& way) {
-  gemm_quantized_internal::gemm_by_table(context, args, *gpu_kernels().gemm_fp8_sm90,
-                                         way.multiprocessors);
+  const GemmQuantizedGpuKernels* table =
+      way.library ? gpu_kernels().gemm_fp8_cublaslt : gpu_kernels().gemm_fp8_sm90;
+  gemm_quantized_internal::gemm_by_table(context, args, *table, way.multiprocessors);
 }
 
 std::vector<double> repeated(const TestTensor& bias, std::int64_t rows) {
@@ -179,14 +191,18 @@ void expect_stored(Context& context, const Operand& a, const Operand& b, bool gr
     if (gradients) {
       const TestTensor before = TestTensor::random(DType::kF32, {m, n}, 6);
       TestTensor c = before;
-      multiply(context, {.c_MN = c, .a = a.view(), .b = b.view(), .accumulate = Accumulate::kYes},
-               way);
+      QuantizedGemm args{.c_MN = c, .a = a.view(), .b = b.view(), .accumulate = Accumulate::kYes};
+      if (!serves(context, args, way)) continue;
+      multiply(context, args, way);
       expect_product(c, expected, before.values(), bits, std::string(way.name) + ", added");
-      multiply(context, {.c_MN = c, .a = a.view(), .b = b.view()}, way);
+      args.accumulate = Accumulate::kNo;
+      multiply(context, args, way);
       expect_product(c, expected, zero, bits, std::string(way.name) + ", f32");
     } else {
       TestTensor c(DType::kBF16, {m, n});
-      multiply(context, {.c_MN = c, .a = a.view(), .b = b.view(), .bias_N = bias}, way);
+      const QuantizedGemm args{.c_MN = c, .a = a.view(), .b = b.view(), .bias_N = bias};
+      if (!serves(context, args, way)) continue;
+      multiply(context, args, way);
       expect_product(c, expected, repeated(bias, m), bits, std::string(way.name) + ", bias");
     }
   }
@@ -238,9 +254,56 @@ TEST_P(GemmQuantizedGpu, one_scale_for_all_of_k_may_be_left_to_the_end) {
   const std::vector<double> zero(expected.sums.size());
   for (const Way& way : kWays) {
     TestTensor c(DType::kBF16, {kRows, 160});
-    multiply(context, {.c_MN = c, .a = a.view(), .b = b.view(), .precise_sums = false}, way);
+    const QuantizedGemm args{.c_MN = c, .a = a.view(), .b = b.view(), .precise_sums = false};
+    if (!serves(context, args, way)) continue;
+    multiply(context, args, way);
     expect_product(c, expected, zero, bits_of_sums(340), way.name);
   }
+}
+
+/// Sizes, addresses and scales as training has them: none may be left to our own kernels.
+TEST_P(GemmQuantizedGpu, the_library_serves_scales_of_whole_parts) {
+  const GemmQuantizedGpuKernels* table = gpu_kernels().gemm_fp8_cublaslt;
+  if (table == nullptr || gemm_gpu_library_version() == 0) GTEST_SKIP() << "no cuBLASLt";
+  Context context = test_context(GetParam());
+  const Way& library = kWays[2];
+  const ScaleDim k = {340, 0, 40}, parts = dim_of(0, {{144, 0}, {0, 9}, {48, 77}});
+  const TestTensor bias = [] {
+    TestTensor aligned(DType::kBF16, {192}, 0);
+    for (int i = 0; i < 192; ++i) aligned.set(i, 0.25 * (i % 7));
+    return aligned;
+  }();
+  for (const DType format : {kE4M3, kE5M2}) {
+    const Operand tokens(format, {kRows, 0}, k, 1), weight(kE4M3, parts, k, 2);
+    const Sums expected = sums_of(tokens, weight);
+    for (const bool precise : {true, false}) {
+      TestTensor c(DType::kBF16, {kRows, 192}, 0);
+      QuantizedGemm args{.c_MN = c, .a = tokens.view(), .b = weight.view()};
+      args.precise_sums = precise;
+      args.bias_N = bias;
+      ASSERT_TRUE(serves(context, args, library));
+      expect_same_bits([&] {
+        multiply(context, args, library);
+        return c.bits();
+      });
+      expect_product(c, expected, repeated(bias, kRows), bits_of_sums(340), "forward");
+    }
+    const Operand gradients(format, parts, k, 3), inputs(kE4M3, {80, 0}, k, 4);
+    const Sums sums = sums_of(gradients, inputs);
+    TestTensor dw(DType::kF32, {192, 80}, 0);
+    QuantizedGemm args{.c_MN = dw, .a = gradients.view(), .b = inputs.view()};
+    ASSERT_TRUE(serves(context, args, library));
+    multiply(context, args, library);
+    args.accumulate = Accumulate::kYes;
+    const std::vector<double> once = dw.values();
+    expect_product(dw, sums, std::vector<double>(once.size()), bits_of_sums(340), "gradient");
+    multiply(context, args, library);
+    expect_product(dw, sums, once, bits_of_sums(340), "gradient, added");
+  }
+  const Operand a(kE4M3, {kRows, 0}, dim_of(0, {{128, 0}, {128, 0}}), 5),
+      b(kE4M3, {48, 0}, dim_of(0, {{128, 0}, {128, 0}}), 6);
+  TestTensor c(DType::kBF16, {kRows, 48}, 0);
+  EXPECT_FALSE(serves(context, {.c_MN = c, .a = a.view(), .b = b.view()}, library));
 }
 
 /// The bits of the product, then the op.
@@ -254,7 +317,7 @@ TEST_P(GemmEpilogueQuantizedGpu, epilogues_are_the_ops_that_they_stand_for) {
     const TestTensor bias = TestTensor::random(DType::kBF16, {n}, 3),
                      operand = TestTensor::random(DType::kBF16, {kRows, n}, 4),
                      gate_up = TestTensor::random(DType::kBF16, {kRows, 2 * n}, 5);
-    for (const Way& way : kWays) {
+    for (const Way& way : kOwnWays) {
       const auto tensor = [&](std::int64_t width) {
         return TestTensor(DType::kBF16, {kRows, width}, n % 8 == 0 ? 0 : 1);
       };
@@ -305,7 +368,7 @@ TEST_P(GemmEpilogueQuantizedGpu, swiglu_takes_gate_and_up_from_one_tile) {
     const Operand a(kE4M3, {kRows, of.k.block == 0 ? 0 : 1}, of.k, 1),
         b(kE4M3, of.columns, of.k, 2);
     const TestTensor bias = TestTensor::random(DType::kBF16, {2 * f}, 3);
-    for (const Way& way : kWays) {
+    for (const Way& way : kOwnWays) {
       TestTensor y(DType::kBF16, {kRows, 2 * f}), saved(DType::kBF16, {kRows, 2 * f}, 0),
           c(DType::kBF16, {kRows, f}, 0), wanted(DType::kBF16, {kRows, f});
       QuantizedGemm args{.c_MN = y, .a = a.view(), .b = b.view(), .bias_N = bias};
@@ -326,11 +389,11 @@ TEST_P(GemmEpilogueQuantizedGpu, what_no_kernel_does_at_once_is_the_product_and_
   const Operand a(kE4M3, {9, 1}, k, 1), b(kE4M3, dim_of(128, {{24, 0}, {24, 90}}), k, 2);
   TestTensor y(DType::kBF16, {9, 48}), saved = y, c(DType::kBF16, {9, 24}), wanted = c;
   QuantizedGemm args{.c_MN = y, .a = a.view(), .b = b.view()};
-  gemm_quantized_internal::gemm_on_gpu(context, args);
+  gemm_quantized(context, args);
   for (const auto& [epilogue, gate] :
        {std::pair{GemmEpilogue::kSwiglu, GluGate::kSilu}, {GemmEpilogue::kGeglu, GluGate::kGelu}}) {
     args.c_MN = c, args.saved = saved, args.epilogue = epilogue;
-    gemm_quantized_internal::gemm_on_gpu(context, args);
+    gemm_quantized(context, args);
     glu_forward(context, gate, wanted, y);
     EXPECT_EQ(saved.bits(), y.bits());
     EXPECT_EQ(c.bits(), wanted.bits());
@@ -338,7 +401,7 @@ TEST_P(GemmEpilogueQuantizedGpu, what_no_kernel_does_at_once_is_the_product_and_
   TestTensor wide(DType::kBF16, {9, 96}), wanted_wide = wide, kept = y;
   const TestTensor gate_up = TestTensor::random(DType::kBF16, {9, 96}, 3);
   args.c_MN = wide, args.operand = gate_up, args.epilogue = GemmEpilogue::kGegluBackward;
-  gemm_quantized_internal::gemm_on_gpu(context, args);
+  gemm_quantized(context, args);
   glu_backward(context, GluGate::kGelu, wanted_wide, y, gate_up, kept);
   EXPECT_EQ(saved.bits(), kept.bits());
   EXPECT_EQ(wide.bits(), wanted_wide.bits());
@@ -352,14 +415,14 @@ TEST_P(GemmQuantizedGpu, nothing_to_add_and_what_no_kernel_serves) {
   const TestTensor before = TestTensor::random(DType::kF32, {3, 5}, 3);
   TestTensor c = before;
   QuantizedGemm args{.c_MN = c, .a = a.view(), .b = b.view(), .accumulate = Accumulate::kYes};
-  gemm_quantized_internal::gemm_on_gpu(context, args);
+  gemm_quantized(context, args);
   EXPECT_EQ(c.bits(), before.bits());
   args.accumulate = Accumulate::kNo;
-  gemm_quantized_internal::gemm_on_gpu(context, args);
+  gemm_quantized(context, args);
   EXPECT_EQ(c.values(), std::vector<double>(15));
   const Operand fine(kE4M3, {3, 1}, {128, 32}, 4), fine_b(kE4M3, {5, 1}, {128, 32}, 5);
   args.a = fine.view(), args.b = fine_b.view();
-  expect_refused([&] { gemm_quantized_internal::gemm_on_gpu(context, args); },
+  expect_refused([&] { gemm_quantized(context, args); },
                  "no kernel of this GPU serves a product of [3, 128] e4m3 (scales of 1 x 32)");
 }
 
@@ -368,7 +431,7 @@ TEST_P(GemmQuantizedGpu, gives_the_same_bits_in_every_order) {
   const ScaleDim k = {400, 128, 100};
   const Operand a(kE4M3, {kRows, 1}, k, 1), b(kE4M3, {72, 128, 90}, k, 2),
       d(kE4M3, {72, 1, 90}, k, 2);
-  for (const Way& way : kWays) {
+  for (const Way& way : kOwnWays) {
     expect_same_bits([&] {
       TestTensor c(DType::kBF16, {kRows, 72}, 0), dw(DType::kF32, {kRows, 72});
       multiply(context, {.c_MN = c, .a = a.view(), .b = b.view()}, way);
@@ -395,8 +458,7 @@ TEST_P(GemmQuantizedGpu, sums_that_stay_in_a_tensor_core_lose_what_is_small) {
   ASSERT_EQ(expected.sums[0], 448.0 * 448 + k - 1);
   TestTensor c(DType::kBF16, {3, 5});
   for (const bool precise : {true, false}) {
-    gemm_quantized_internal::gemm_on_gpu(
-        context, {.c_MN = c, .a = a.view(), .b = b.view(), .precise_sums = precise});
+    gemm_quantized(context, {.c_MN = c, .a = a.view(), .b = b.view(), .precise_sums = precise});
     // All but the first 127 ones are added in f32, or none is.
     const double wanted = precise ? expected.sums[0] : 448.0 * 448;
     for (const double value : c.values()) EXPECT_NEAR(value, wanted, 0x1p-8 * wanted);
@@ -410,7 +472,7 @@ TEST_P(GemmQuantizedGpu, a_tensor_cores_sums_of_128_are_near_those_of_f32) {
   const ScaleDim k = {1500, 128};
   const Operand a(kE4M3, {20, 1}, k, 1), b(kE4M3, {24, 1}, k, 2);
   TestTensor c(DType::kF32, {20, 24});
-  gemm_quantized_internal::gemm_on_gpu(context, {.c_MN = c, .a = a.view(), .b = b.view()});
+  gemm_quantized(context, {.c_MN = c, .a = a.view(), .b = b.view()});
   const Sums expected = sums_of(a, b);
   expect_product(c, expected, std::vector<double>(expected.sums.size()), 11, "sums of 128");
 }
