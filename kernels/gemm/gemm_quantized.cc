@@ -27,6 +27,16 @@ Gemm without_operands(const QuantizedGemm& args) {
   return product;
 }
 
+/// As the bf16 product's: what is stored, once; what is added to, twice.
+OpWork work_of(const QuantizedGemm& args) {
+  const gemm_internal::Sizes s = sizes_of(args);
+  const std::int64_t added = args.accumulate == Accumulate::kYes ? bytes_of(args.c_MN) : 0;
+  return {2 * s.m * s.n * args.a.columns.size(),
+          added + bytes_of(args.c_MN, args.a.codes, args.a.scales, args.b.codes, args.b.scales,
+                           args.bias_N, args.operand, args.saved),
+          args.a.format()};
+}
+
 }  // namespace gemm_quantized_internal
 
 namespace {
@@ -66,15 +76,6 @@ void check(const QuantizedGemm& args, Sizes s) {
     check.disjoint("c", args.c_MN, name, other);
     check.disjoint("saved", args.saved, name, other);
   }
-}
-
-/// As the bf16 product's: what is stored, once; what is added to, twice.
-OpWork work_of(const QuantizedGemm& args, Sizes s) {
-  const std::int64_t added = args.accumulate == Accumulate::kYes ? bytes_of(args.c_MN) : 0;
-  return {2 * s.m * s.n * args.a.columns.size(),
-          added + bytes_of(args.c_MN, args.a.codes, args.a.scales, args.b.codes, args.b.scales,
-                           args.bias_N, args.operand, args.saved),
-          args.a.format()};
 }
 
 /// An operand of a CPU's product: K runs along its rows, in the padded order.
@@ -132,7 +133,7 @@ void multiply(Context& context, const QuantizedGemm& args, Sizes s) {
       on_gpu && s.k > 0 ? gemm_quantized_internal::choose_kernel(context, args) : nullptr;
   if (on_gpu && s.k > 0 && chosen == nullptr && args.epilogue != GemmEpilogue::kNone)
     return gemm_quantized_internal::gemm_unfused(context, args);
-  const OpSpan span(context.op_trace(), args.use, work_of(args, s));
+  const OpSpan span(context.op_trace(), args.use, gemm_quantized_internal::work_of(args));
   if (empty) return;
   if (on_gpu) return gemm_quantized_internal::gemm_on_gpu(context, args, chosen);
   gemm_on_cpu(context, args, s);

@@ -10,6 +10,9 @@ namespace trireme::gemm_quantized_internal {
 /// A padded operand [rows, K] and its K, of which some is padding.
 gemm_internal::Sizes sizes_of(const QuantizedGemm& args);
 
+/// What a product has to do at least, its epilogue included.
+OpWork work_of(const QuantizedGemm& args);
+
 /// A product of bf16 operands with the same c, epilogue, operand and saved, for what both share.
 Gemm without_operands(const QuantizedGemm& args);
 

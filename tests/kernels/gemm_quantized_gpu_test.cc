@@ -1,184 +1,20 @@
 // Products of fp8 by the kernels of a GPU, beside sums in double of what codes and scales stand
 // for.
-#include <cmath>
-#include <limits>
-#include <span>
-
-#include "base/random.h"
-#include "kernels/common/gpu_kernels.h"
 #include "kernels/gelu/gelu.h"
 #include "kernels/gemm/gemm_fp8_tiles.h"
-#include "kernels/gemm/gemm_quantized_internal.h"
+#include "kernels/gemm_quantized_support.h"
 #include "kernels/glu/glu.h"
-#include "kernels/support/op_test.h"
 
 namespace trireme {
 namespace {
 
-constexpr DType kE4M3 = DType::kF8E4M3, kE5M2 = DType::kF8E5M2;
+using namespace gemm_quantized_testing;
 
-double value_of(DType format, int code) {
-  const int fraction_bits = format == kE4M3 ? 3 : 2, bias = format == kE4M3 ? 7 : 15;
-  const int exponent = (code & 0x7f) >> fraction_bits, fraction = code & ((1 << fraction_bits) - 1);
-  const double magnitude = std::ldexp(fraction + (exponent == 0 ? 0 : 1 << fraction_bits),
-                                      (exponent == 0 ? 1 : exponent) - bias - fraction_bits);
-  return code >= 128 ? -magnitude : magnitude;
-}
-
-ScaleDim dim_of(std::int64_t block, std::initializer_list<ScaleDim::Part> parts) {
-  ScaleDim dim;
-  dim.block = block;
-  for (const ScaleDim::Part& part : parts) dim.add(part);
-  return dim;
-}
-
-/// For each index of the padded order its block; -1 where it is no index.
-std::vector<std::int64_t> padded_blocks(const ScaleDim& dim) {
-  std::vector<std::int64_t> blocks;
-  std::int64_t before = 0;
-  for (int i = 0; i < dim.part_count; ++i) {
-    const ScaleDim::Part part = dim.parts[static_cast<std::size_t>(i)];
-    const std::int64_t padding = ScaleDim::phase(part, ScaleDim::kAlignment);
-    for (std::int64_t at = 0; at < ScaleDim::padded_size_of(part); ++at) {
-      const std::int64_t index = at - padding;
-      const bool exists = index >= 0 && index < part.size;
-      const std::int64_t in_part =
-          dim.block == 0 ? 0 : (ScaleDim::phase(part, dim.block) + index) / dim.block;
-      blocks.push_back(exists ? before + in_part : -1);
-    }
-    before += dim.blocks_of(part);
-  }
-  return blocks;
-}
-std::vector<std::int64_t> plain_blocks(const ScaleDim& dim) {
-  std::vector<std::int64_t> blocks = padded_blocks(dim);
-  std::erase(blocks, -1);
-  return blocks;
-}
-
-/// Random codes and scales, and what they stand for, in the padded order.
-struct Operand {
-  ScaleDim rows, columns;
-  TestTensor codes, scales;
-  std::vector<double> values;
-
-  Operand(DType format, const ScaleDim& rows_, const ScaleDim& columns_, std::uint64_t seed)
-      : rows(rows_),
-        columns(columns_),
-        codes(format, codes_shape(rows, columns, true), 0),
-        scales(DType::kF32, scales_shape(rows, columns)) {
-    const std::vector<std::int64_t> k = padded_blocks(columns);
-    for (std::int64_t i = 0; i < scales.shape().count(); ++i)
-      scales.set(i, 0.01 * (1 + static_cast<double>(random_bits(seed + 1, i) % 64)));
-    const int largest = format == kE4M3 ? 0x58 : 0x44;  // 16 and 4
-    for (std::int64_t i = 0; i < codes.shape().count(); ++i) {
-      const std::uint64_t random = random_bits(seed, i);
-      const bool exists = k[static_cast<std::size_t>(i) % k.size()] >= 0;
-      const auto code =
-          static_cast<int>(random % static_cast<unsigned>(largest + 1) + (random >> 32 & 1) * 128);
-      codes.set(i, exists ? code : 0);
-    }
-    decode();
-  }
-  static std::uint64_t random_bits(std::uint64_t seed, std::int64_t i) {
-    std::uint64_t x = seed * 0x9e3779b97f4a7c15 + static_cast<std::uint64_t>(i);
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
-  }
-  void decode() {
-    const std::vector<double> code = codes.values(), scale = scales.values();
-    const std::vector<std::int64_t> r = plain_blocks(rows), c = padded_blocks(columns);
-    const auto width = static_cast<std::size_t>(columns.blocks());
-    values.assign(code.size(), 0);
-    for (std::size_t i = 0; i < code.size(); ++i) {
-      const std::int64_t column = c[i % c.size()];
-      if (column < 0) continue;
-      const std::size_t of =
-          static_cast<std::size_t>(r[i / c.size()]) * width + static_cast<std::size_t>(column);
-      values[i] = value_of(codes.dtype(), static_cast<int>(code[i])) * scale[of];
-    }
-  }
-  [[nodiscard]] ConstQuantizedView view() const {
-    return {codes.view(), scales.view(), rows, columns, true};
-  }
-};
-
-struct Sums {
-  std::vector<double> sums, magnitudes;
-};
-Sums sums_of(const Operand& a, const Operand& b) {
-  const auto m = static_cast<std::size_t>(a.rows.size()),
-             n = static_cast<std::size_t>(b.rows.size());
-  const auto k = static_cast<std::size_t>(a.columns.padded_size());
-  Sums result{std::vector<double>(m * n), std::vector<double>(m * n)};
-  for (std::size_t i = 0; i < m; ++i)
-    for (std::size_t j = 0; j < n; ++j)
-      for (std::size_t x = 0; x < k; ++x) {
-        const double product = a.values[i * k + x] * b.values[j * k + x];
-        result.sums[i * n + j] += product;
-        result.magnitudes[i * n + j] += std::abs(product);
-      }
-  return result;
-}
-
-/// c - start is the product, to `bits` of a sum's magnitude and one rounding to c's type.
-void expect_product(const TestTensor& c, const Sums& expected, const std::vector<double>& start,
-                    double bits, const std::string& what) {
-  const std::vector<double> values = c.values();
-  const double rounding = c.dtype() == DType::kBF16 ? 0x1p-8 : 0x1p-23;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const double value = expected.sums[i] + start[i];
-    const double bound = std::abs(value) * rounding + expected.magnitudes[i] * std::exp2(-bits);
-    ASSERT_NEAR(values[i], value, bound) << what << ", element " << i;
-  }
-}
-/// Of f32 sums of k products, each of which may be rounded, or of a tensor core's.
-double bits_of_sums(std::int64_t k) {
-  return test_device::tensor_core_sums() ? 9 : 23 - std::log2(static_cast<double>(k));
-}
-
-/// Each of the kernels.
-struct Way {
-  const char* name;
-  int multiprocessors;
-  bool library = false;
-};
-constexpr Way kWays[] = {{"wide tiles", 1}, {"narrow tiles", 1 << 20}, {"cuBLASLt", 0, true}};
-/// Those with epilogues, and of scales in blocks.
-constexpr std::span<const Way> kOwnWays = std::span(kWays).first(2);
-
-/// Ours serve whatever is asked of them here; the library what it says, where there is one.
-bool serves(const Context& context, const QuantizedGemm& args, const Way& way) {
-  if (!way.library) return true;
-  const GemmQuantizedGpuKernels* table = gpu_kernels().gemm_fp8_cublaslt;
-  return table != nullptr && table->serves(gemm_quantized_internal::gpu_args(context, args));
-}
-
-class GemmQuantizedGpu : public OpTest {
- protected:
-  void SetUp() override {
-    if (gpu_kernels().gemm_fp8_sm90 == nullptr || !test_context(GetParam()).on_gpu())
-      GTEST_SKIP() << "no kernels for fp8 products";
-  }
-};
+class GemmQuantizedGpu : public QuantizedGpuTest {};
 TRIREME_FOR_ALL_ISAS(GemmQuantizedGpu);
 /// Exponentials have other bits in other executors (tests/ptx_host/compare_bits.py).
-class GemmEpilogueQuantizedGpu : public GemmQuantizedGpu {};
+class GemmEpilogueQuantizedGpu : public QuantizedGpuTest {};
 TRIREME_FOR_ALL_ISAS(GemmEpilogueQuantizedGpu);
-
-void multiply(Context& context, const QuantizedGemm& args, const Way& way) {
-  const GemmQuantizedGpuKernels* table =
-      way.library ? gpu_kernels().gemm_fp8_cublaslt : gpu_kernels().gemm_fp8_sm90;
-  gemm_quantized_internal::gemm_by_table(context, args, *table, way.multiprocessors);
-}
-
-std::vector<double> repeated(const TestTensor& bias, std::int64_t rows) {
-  std::vector<double> all;
-  for (std::int64_t i = 0; i < rows; ++i)
-    for (const double x : bias.values()) all.push_back(x);
-  return all;
-}
 
 /// Stored in bf16 with a bias and, where the recipe asks for that, in f32 and added to.
 void expect_stored(Context& context, const Operand& a, const Operand& b, bool gradients) {
@@ -259,51 +95,6 @@ TEST_P(GemmQuantizedGpu, one_scale_for_all_of_k_may_be_left_to_the_end) {
     multiply(context, args, way);
     expect_product(c, expected, zero, bits_of_sums(340), way.name);
   }
-}
-
-/// Sizes, addresses and scales as training has them: none may be left to our own kernels.
-TEST_P(GemmQuantizedGpu, the_library_serves_scales_of_whole_parts) {
-  const GemmQuantizedGpuKernels* table = gpu_kernels().gemm_fp8_cublaslt;
-  if (table == nullptr || gemm_gpu_library_version() == 0) GTEST_SKIP() << "no cuBLASLt";
-  Context context = test_context(GetParam());
-  const Way& library = kWays[2];
-  const ScaleDim k = {340, 0, 40}, parts = dim_of(0, {{144, 0}, {0, 9}, {48, 77}});
-  const TestTensor bias = [] {
-    TestTensor aligned(DType::kBF16, {192}, 0);
-    for (int i = 0; i < 192; ++i) aligned.set(i, 0.25 * (i % 7));
-    return aligned;
-  }();
-  for (const DType format : {kE4M3, kE5M2}) {
-    const Operand tokens(format, {kRows, 0}, k, 1), weight(kE4M3, parts, k, 2);
-    const Sums expected = sums_of(tokens, weight);
-    for (const bool precise : {true, false}) {
-      TestTensor c(DType::kBF16, {kRows, 192}, 0);
-      QuantizedGemm args{.c_MN = c, .a = tokens.view(), .b = weight.view()};
-      args.precise_sums = precise;
-      args.bias_N = bias;
-      ASSERT_TRUE(serves(context, args, library));
-      expect_same_bits([&] {
-        multiply(context, args, library);
-        return c.bits();
-      });
-      expect_product(c, expected, repeated(bias, kRows), bits_of_sums(340), "forward");
-    }
-    const Operand gradients(format, parts, k, 3), inputs(kE4M3, {80, 0}, k, 4);
-    const Sums sums = sums_of(gradients, inputs);
-    TestTensor dw(DType::kF32, {192, 80}, 0);
-    QuantizedGemm args{.c_MN = dw, .a = gradients.view(), .b = inputs.view()};
-    ASSERT_TRUE(serves(context, args, library));
-    multiply(context, args, library);
-    args.accumulate = Accumulate::kYes;
-    const std::vector<double> once = dw.values();
-    expect_product(dw, sums, std::vector<double>(once.size()), bits_of_sums(340), "gradient");
-    multiply(context, args, library);
-    expect_product(dw, sums, once, bits_of_sums(340), "gradient, added");
-  }
-  const Operand a(kE4M3, {kRows, 0}, dim_of(0, {{128, 0}, {128, 0}}), 5),
-      b(kE4M3, {48, 0}, dim_of(0, {{128, 0}, {128, 0}}), 6);
-  TestTensor c(DType::kBF16, {kRows, 48}, 0);
-  EXPECT_FALSE(serves(context, {.c_MN = c, .a = a.view(), .b = b.view()}, library));
 }
 
 /// The bits of the product, then the op.
