@@ -38,6 +38,18 @@ add_library(trireme_gpu_none OBJECT ${src}/device/gpu_none.cc ${src}/comm/gpu_ch
             ${common}/gpu_kernels_none.cc)
 target_link_libraries(trireme_gpu_none PRIVATE trireme_options fmt::fmt)
 
+# A library of cuBLASLt's name that tests open (kernels/simt_host/cublaslt).
+if(TRIREME_TESTS AND TARGET trireme_cuda_headers AND EXISTS ${TRIREME_CUDA_INCLUDE}/cublasLt.h)
+  file(STRINGS ${TRIREME_CUDA_INCLUDE}/cublas_api.h major REGEX "#define CUBLAS_VER_MAJOR ")
+  string(REGEX REPLACE ".*MAJOR ([0-9]+).*" "\\1" TRIREME_CUBLASLT_MAJOR "${major}")
+  add_library(trireme_cublaslt_stand_in SHARED ${PROJECT_SOURCE_DIR}/kernels/simt_host/cublaslt/cublaslt.cc)
+  target_link_libraries(trireme_cublaslt_stand_in PRIVATE trireme_options trireme_cuda_headers)
+  target_compile_options(trireme_cublaslt_stand_in PRIVATE -fno-sanitize=all)
+  set_target_properties(trireme_cublaslt_stand_in PROPERTIES OUTPUT_NAME cublasLt VERSION ${TRIREME_CUBLASLT_MAJOR}
+                        SOVERSION ${TRIREME_CUBLASLT_MAJOR}
+                        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/cublaslt_stand_in)
+endif()
+
 set(gpu_sources ${src}/device/gpu_cuda.cc ${common}/gpu_kernels_cuda.cc ${common}/launch_cuda.cc)
 
 # ---- host execution ----

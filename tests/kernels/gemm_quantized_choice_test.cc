@@ -7,13 +7,16 @@ namespace {
 
 using namespace gemm_quantized_testing;
 
-class GemmQuantizedChoice : public QuantizedGpuTest {};
-TRIREME_FOR_ALL_ISAS(GemmQuantizedChoice);
+class GemmQuantizedLibrary : public QuantizedGpuTest {};
+TRIREME_FOR_ALL_ISAS(GemmQuantizedLibrary);
+/// Exponentials have other bits in other executors (tests/ptx_host/compare_bits.py).
+class GemmEpilogueQuantizedChoice : public QuantizedGpuTest {};
+TRIREME_FOR_ALL_ISAS(GemmEpilogueQuantizedChoice);
 
 constexpr std::int64_t kRows = 300;
 
 /// Sizes, addresses and scales as training has them: none may be left to our own kernels.
-TEST_P(GemmQuantizedChoice, the_library_serves_scales_of_whole_parts) {
+TEST_P(GemmQuantizedLibrary, the_library_serves_scales_of_whole_parts) {
   const GemmQuantizedGpuKernels* table = gpu_kernels().gemm_fp8_cublaslt;
   if (table == nullptr || gemm_gpu_library_version() == 0) GTEST_SKIP() << "no cuBLASLt";
   Context context = test_context(GetParam());
@@ -174,7 +177,7 @@ struct Up {
   }
 };
 
-TEST_P(GemmQuantizedChoice, measuring_gives_each_product_with_several_ways_one_choice) {
+TEST_P(GemmEpilogueQuantizedChoice, measuring_gives_each_product_with_several_ways_one_choice) {
   Up up;
   const std::string by_rule = up.bits(GetParam(), nullptr);
   KernelChoices choices;
@@ -202,7 +205,7 @@ TEST_P(GemmQuantizedChoice, measuring_gives_each_product_with_several_ways_one_c
   EXPECT_EQ(up.bits(GetParam(), &choices), chosen);
 }
 
-TEST_P(GemmQuantizedChoice, a_choice_decides_whether_the_epilogue_is_an_op) {
+TEST_P(GemmEpilogueQuantizedChoice, a_choice_decides_whether_the_epilogue_is_an_op) {
   Up up;
   Context context = test_context(GetParam());
   const QuantizedProductKey key =
