@@ -11,8 +11,6 @@
 namespace trireme::cuda {
 namespace {
 
-cudaDataType_t type_of(DType type) { return type == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F; }
-
 cublaslt::Product product_of(const GemmGpuArgs& args) {
   return {.m = args.m,
           .n = args.n,
@@ -25,9 +23,9 @@ cublaslt::Product product_of(const GemmGpuArgs& args) {
           .c = args.c,
           .c_stride = args.n,
           .bias = args.bias,
-          .type_a = type_of(args.type),
-          .type_b = type_of(args.type),
-          .type_c = type_of(args.c_type)};
+          .type_a = args.type,
+          .type_b = args.type,
+          .type_c = args.c_type};
 }
 
 bool serves(const GemmGpuArgs& args) {

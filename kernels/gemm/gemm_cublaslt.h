@@ -1,10 +1,11 @@
 #pragma once
 // What the tables of cuBLASLt share: its products, whatever the type of their operands. Only files
 // named *_cublaslt.cc include it.
-#include <cublasLt.h>
 
+#include <cstddef>
 #include <cstdint>
 
+#include "base/dtype.h"
 #include "device/exec.h"
 #include "kernels/common/gpu_scratch.h"
 
@@ -21,7 +22,7 @@ struct Product {
   void* c;
   std::int64_t c_stride;
   const void* bias;  ///< of c's type, or null
-  cudaDataType_t type_a, type_b, type_c;
+  DType type_a, type_b, type_c;
   /// On the device, of fp8 operands; null: there is none.
   const float *scale_a = nullptr, *scale_b = nullptr;
   /// Of fp8 operands: sums of all of K stay in a tensor core's accumulator.

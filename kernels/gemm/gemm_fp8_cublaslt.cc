@@ -21,10 +21,6 @@ bool aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % kAlignment == 0;
 }
 
-cudaDataType_t type_of(DType format) {
-  return format == DType::kF8E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
-}
-
 template <class Byte>
 Byte* element(Byte* data, std::int64_t index, std::int64_t bytes) {
   return data == nullptr ? nullptr : data + index * bytes;
@@ -51,9 +47,9 @@ bool each_product(const GemmQuantizedGpuArgs& args, const F& f) {
           .c = element(static_cast<std::byte*>(all.c), row * all.n + column, c_bytes),
           .c_stride = all.n,
           .bias = element(static_cast<const std::byte*>(all.bias), column, 2),
-          .type_a = type_of(args.format_a),
-          .type_b = type_of(args.format_b),
-          .type_c = all.c_type == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F,
+          .type_a = args.format_a,
+          .type_b = args.format_b,
+          .type_c = all.c_type,
           .scale_a = args.a.scales + i,
           .scale_b = args.b.scales + j,
           .fast_sums = !args.precise_sums};

@@ -1,4 +1,5 @@
 // The only file that calls cuBLASLt, found at run time: without it our own kernels serve all.
+#include <cublasLt.h>
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -7,7 +8,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <type_traits>
 
 #include "base/error.h"
@@ -87,16 +87,16 @@ using Layout = UniqueHandle<HandleTraits<cublasLtMatrixLayout_t, &Library::layou
 using Preference =
     UniqueHandle<HandleTraits<cublasLtMatmulPreference_t, &Library::preference_destroy>>;
 
-std::string_view name_of(cudaDataType_t type) {
+cudaDataType_t type_of(DType type) {
   switch (type) {
-    case CUDA_R_32F:
-      return "fp32";
-    case CUDA_R_16BF:
-      return "bf16";
-    case CUDA_R_8F_E4M3:
-      return "e4m3";
+    case DType::kBF16:
+      return CUDA_R_16BF;
+    case DType::kF8E4M3:
+      return CUDA_R_8F_E4M3;
+    case DType::kF8E5M2:
+      return CUDA_R_8F_E5M2;
     default:
-      return "e5m2";
+      return CUDA_R_32F;
   }
 }
 
@@ -161,11 +161,11 @@ class Plans {
  private:
   using Key = std::array<std::int64_t, 12>;
 
-  static Layout layout(const Product& p, cudaDataType_t type, std::int64_t rows,
-                       std::int64_t columns, std::int64_t stride) {
+  static Layout layout(const Product& p, DType type, std::int64_t rows, std::int64_t columns,
+                       std::int64_t stride) {
     cublasLtMatrixLayout_t raw = nullptr;
     check(p, "layout",
-          library()->layout_create(&raw, type, static_cast<std::uint64_t>(rows),
+          library()->layout_create(&raw, type_of(type), static_cast<std::uint64_t>(rows),
                                    static_cast<std::uint64_t>(columns), stride));
     return Layout(raw);
   }
@@ -200,7 +200,8 @@ class Plans {
     if (p.bias != nullptr) {
       set(p, desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
           static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_BIAS));
-      set(p, desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(p.type_c));
+      set(p, desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+          static_cast<std::int32_t>(type_of(p.type_c)));
     }
     if (p.fast_sums) set(p, desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
     set_pointers(p, desc);  // the choice looks at how a bias is aligned
