@@ -104,13 +104,22 @@ TEST_F(CublasLt, a_call_for_each_part_of_rows_adds_to_them_with_its_scale) {
 
 /// Plans are kept by kind: a second product of the same kind has its own scales and bias.
 TEST_F(CublasLt, a_plan_that_is_kept_takes_the_scales_of_each_product) {
-  const ScaleDim k = {128, 0};
-  for (const std::uint64_t seed : {1, 2, 3}) {
-    const Operand a(kE4M3, {8, 0}, k, seed), b(kE4M3, {16, 0}, k, seed + 10);
-    TestTensor bias = aligned_bias(16), c(DType::kBF16, {8, 16}, 0);
-    bias.set(3, static_cast<double>(seed));
-    multiply({.c_MN = c, .a = a.view(), .b = b.view(), .bias_N = bias});
-    expect_product(c, sums_of(a, b), repeated(bias, 8), 40, std::to_string(seed));
+  struct Problem {
+    Operand a, b;
+    TestTensor bias, c;
+    explicit Problem(std::uint64_t seed)
+        : a(kE4M3, {8, 0}, {128, 0}, seed),
+          b(kE4M3, {16, 0}, {128, 0}, seed + 10),
+          bias(aligned_bias(16)),
+          c(DType::kBF16, {8, 16}, 0) {
+      bias.set(3, static_cast<double>(seed));
+    }
+  };
+  std::vector<Problem> problems;  // all at once, each at addresses of its own
+  for (const std::uint64_t seed : {1, 2, 3}) problems.emplace_back(seed);
+  for (Problem& of : problems) {
+    multiply({.c_MN = of.c, .a = of.a.view(), .b = of.b.view(), .bias_N = of.bias});
+    expect_product(of.c, sums_of(of.a, of.b), repeated(of.bias, 8), 40, "each");
   }
 }
 
