@@ -102,24 +102,28 @@ TEST_F(CublasLt, a_call_for_each_part_of_rows_adds_to_them_with_its_scale) {
   }
 }
 
-/// Plans are kept by kind: a second product of the same kind has its own scales and bias.
-TEST_F(CublasLt, a_plan_that_is_kept_takes_the_scales_of_each_product) {
-  struct Problem {
-    Operand a, b;
-    TestTensor bias, c;
-    explicit Problem(std::uint64_t seed)
-        : a(kE4M3, {8, 0}, {128, 0}, seed),
-          b(kE4M3, {16, 0}, {128, 0}, seed + 10),
-          bias(aligned_bias(16)),
-          c(DType::kBF16, {8, 16}, 0) {
-      bias.set(3, static_cast<double>(seed));
-    }
-  };
-  std::vector<Problem> problems;  // all at once, each at addresses of its own
-  for (const std::uint64_t seed : {1, 2, 3}) problems.emplace_back(seed);
-  for (Problem& of : problems) {
-    multiply({.c_MN = of.c, .a = of.a.view(), .b = of.b.view(), .bias_N = of.bias});
-    expect_product(of.c, sums_of(of.a, of.b), repeated(of.bias, 8), 40, "each");
+/// Plans are kept by kind, of which alignments are part: the same codes by other scales, and a bias
+/// that stands as the first does.
+TEST_F(CublasLt, a_plan_that_is_kept_takes_the_scales_and_the_bias_of_each_product) {
+  Operand a(kE4M3, {8, 0}, {128, 0}, 1), b(kE4M3, {16, 0}, {128, 0}, 2);
+  const ConstQuantizedView view_a = a.view(), view_b = b.view();
+  const TestTensor scales = TestTensor::of(DType::kF32, {3, 2}, {0.5, 2, 0.25, 8, 4, 0.125});
+  const TestTensor biases = aligned_bias(3 * 256);
+  TestTensor c(DType::kBF16, {8, 16}, 0);
+  for (const std::int64_t i : {0, 1, 2}) {
+    const ConstTensorView of = scales.view().rows(i, 1).reshape({2, 1}),
+                          bias = biases.view().reshape({3, 256}).rows(i, 1).reshape({256, 1});
+    QuantizedGemm args{.c_MN = c, .a = view_a, .b = view_b};
+    args.a.scales = of.rows(0, 1), args.b.scales = of.rows(1, 1);
+    args.bias_N = bias.rows(0, 16).reshape({16});
+    multiply(args);
+    TestTensor added(DType::kBF16, {16});
+    for (std::int64_t n = 0; n < 16; ++n)
+      added.set(n, biases.values()[static_cast<std::size_t>(256 * i + n)]);
+    a.scales.set(0, scales.values()[static_cast<std::size_t>(2 * i)]);
+    b.scales.set(0, scales.values()[static_cast<std::size_t>(2 * i + 1)]);
+    a.decode(), b.decode();
+    expect_product(c, sums_of(a, b), repeated(added, 8), 40, std::to_string(i));
   }
 }
 
