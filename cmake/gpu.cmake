@@ -29,6 +29,7 @@ function(trireme_link_gpu target)
   endif()
 endfunction()
 
+file(GLOB TRIREME_CUBLASLT_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/gemm/*_cublaslt.cc)
 file(GLOB TRIREME_CU_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*/*.cu)
 set(src ${PROJECT_SOURCE_DIR}/src)
 set(common ${PROJECT_SOURCE_DIR}/kernels/common)
@@ -36,6 +37,18 @@ set(common ${PROJECT_SOURCE_DIR}/kernels/common)
 add_library(trireme_gpu_none OBJECT ${src}/device/gpu_none.cc ${src}/comm/gpu_channel_none.cc
             ${common}/gpu_kernels_none.cc)
 target_link_libraries(trireme_gpu_none PRIVATE trireme_options fmt::fmt)
+
+# A library of cuBLASLt's name that tests open (kernels/simt_host/cublaslt).
+if(TRIREME_TESTS AND TARGET trireme_cuda_headers AND EXISTS ${TRIREME_CUDA_INCLUDE}/cublasLt.h)
+  file(STRINGS ${TRIREME_CUDA_INCLUDE}/cublas_api.h major REGEX "#define CUBLAS_VER_MAJOR ")
+  string(REGEX REPLACE ".*MAJOR ([0-9]+).*" "\\1" TRIREME_CUBLASLT_MAJOR "${major}")
+  add_library(trireme_cublaslt_stand_in SHARED ${PROJECT_SOURCE_DIR}/kernels/simt_host/cublaslt/cublaslt.cc)
+  target_link_libraries(trireme_cublaslt_stand_in PRIVATE trireme_options trireme_cuda_headers)
+  target_compile_options(trireme_cublaslt_stand_in PRIVATE -fno-sanitize=all)
+  set_target_properties(trireme_cublaslt_stand_in PROPERTIES OUTPUT_NAME cublasLt VERSION ${TRIREME_CUBLASLT_MAJOR}
+                        SOVERSION ${TRIREME_CUBLASLT_MAJOR}
+                        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/cublaslt_stand_in)
+endif()
 
 set(gpu_sources ${src}/device/gpu_cuda.cc ${common}/gpu_kernels_cuda.cc ${common}/launch_cuda.cc)
 
@@ -179,7 +192,7 @@ foreach(source ${TRIREME_CU_SOURCES})
   trireme_nvcc_objects(objects cuda SOURCES ${source} OPTIONS ${codes})
 endforeach()
 add_library(trireme_gpu_cuda OBJECT ${exclude} ${gpu_sources} ${src}/comm/gpu_channel_nccl.cc
-            ${PROJECT_SOURCE_DIR}/kernels/gemm/gemm_cublaslt.cc)
+            ${TRIREME_CUBLASLT_SOURCES})
 target_compile_definitions(trireme_gpu_cuda PRIVATE TRIREME_GPU_BACKEND="cuda" TRIREME_GPU_CUBLASLT
                            TRIREME_GPU_ARCHITECTURES="${built}")
 if(TARGET trireme_cudnn_headers)

@@ -42,6 +42,9 @@ const GpuKernels& gpu_kernels() {
 #ifdef TRIREME_GPU_SM90
       .gemm_fp8_sm90 = &cuda::gemm_fp8_sm90,
 #endif
+#ifdef TRIREME_GPU_CUBLASLT
+      .gemm_fp8_cublaslt = &cuda::gemm_fp8_cublaslt,
+#endif
       .glu = &cuda::glu_cuda,
       .grad_norm = &cuda::grad_norm_cuda,
       .norm = &cuda::norm_cuda,

@@ -16,7 +16,7 @@
 namespace trireme {
 
 enum class ProductKernel : std::uint8_t {
-  kOwn,      ///< "own": this program's, for any GPU
+  kOwn,      ///< "own": this program's, for any GPU; of bf16 and f32
   kHopper,   ///< "hopper": this program's, by TMA and wgmma
   kLibrary,  ///< "cublaslt"
   kUnfused   ///< "unfused": the product without its epilogue, as that is chosen, then the op
@@ -38,6 +38,23 @@ struct ProductChoice {
   /// Median time by ProductKernel; 0 where it was not measured.
   std::array<double, kProductKernelCount> microseconds{};
   friend bool operator==(const ProductChoice&, const ProductChoice&) = default;
+};
+
+/// What a choice for a product of fp8 operands depends on (gemm_quantized.h). Where blocks of
+/// scales begin in a part decides nothing, so that ranks with other parts of a tensor share a
+/// choice.
+struct QuantizedProductKey {
+  static constexpr int kPartsMax = 4;
+  /// Sizes of the parts that have scales apart, 0 beyond the last; along K with their padding.
+  using Parts = std::array<std::int64_t, kPartsMax>;
+  Parts a_rows{}, b_rows{}, k{};
+  /// Rows and columns that share a scale; 0: all of a part.
+  using Block = std::array<std::int64_t, 2>;
+  Block a_scales{}, b_scales{};
+  DType a_format = DType::kF8E4M3, b_format = DType::kF8E4M3, c_type = DType::kBF16;
+  bool accumulate = false, bias = false, precise_sums = true;
+  GemmEpilogue epilogue = GemmEpilogue::kNone;
+  friend auto operator<=>(const QuantizedProductKey&, const QuantizedProductKey&) = default;
 };
 
 enum class AttentionKernel : std::uint8_t {
@@ -64,15 +81,25 @@ class KernelChoices {
  public:
   /// Null where this product or attention has none.
   [[nodiscard]] const ProductChoice* find(const ProductKey& key) const;
+  /// Never kOwn.
+  [[nodiscard]] const ProductChoice* find(const QuantizedProductKey& key) const;
   [[nodiscard]] const AttentionChoice* find(const AttentionKey& key) const;
   /// The first one of a key stays.
   void add(const ProductKey& key, const ProductChoice& choice) { products_.emplace(key, choice); }
+  void add(const QuantizedProductKey& key, const ProductChoice& choice) {
+    quantized_products_.emplace(key, choice);
+  }
   void add(const AttentionKey& key, const AttentionChoice& choice) {
     attention_.emplace(key, choice);
   }
   void add(const KernelChoices& others);
-  [[nodiscard]] std::size_t size() const { return products_.size() + attention_.size(); }
+  [[nodiscard]] std::size_t size() const {
+    return products_.size() + quantized_products_.size() + attention_.size();
+  }
   [[nodiscard]] const std::map<ProductKey, ProductChoice>& products() const { return products_; }
+  [[nodiscard]] const std::map<QuantizedProductKey, ProductChoice>& quantized_products() const {
+    return quantized_products_;
+  }
   [[nodiscard]] const std::map<AttentionKey, AttentionChoice>& attention() const {
     return attention_;
   }
@@ -85,15 +112,20 @@ class KernelChoices {
   /// {"products": [{"m": 16384, "n": 4096, "k": 4096, "transpose_a": false, "transpose_b": true,
   /// "accumulate": false, "bias": false, "type": "bf16", "c_type": "bf16", "epilogue": "none",
   /// "kernel": "cublaslt", "microseconds": {"own": 912.4, "cublaslt": 701.5}}],
+  /// "fp8_products": [{"a_rows": [16384], "b_rows": [14336, 14336], "k": [4096], "a_scales": [1,
+  /// 128], "b_scales": [128, 128], "a_format": "e4m3", "b_format": "e4m3", "c_type": "bf16",
+  /// "accumulate": false, "bias": false, "precise_sums": true, "epilogue": "swiglu",
+  /// "kernel": "unfused", "microseconds": {"hopper": 2941.3, "unfused": 2283.0}}],
   /// "attention": [{"tokens": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128,
   /// "backward": false, "kernel": "cudnn", "microseconds": {"own": 410.2, "cudnn": 221.7}}]}
   [[nodiscard]] Json json() const;
   /// Other members are left alone. DataError: SOURCE, place ("products[2].kernel"), fault.
-  /// `attention` and `microseconds` are optional.
+  /// `fp8_products`, `attention` and `microseconds` are optional.
   static KernelChoices parse(const Json& choices, std::string_view source);
 
  private:
   std::map<ProductKey, ProductChoice> products_;
+  std::map<QuantizedProductKey, ProductChoice> quantized_products_;
   std::map<AttentionKey, AttentionChoice> attention_;
   bool measuring_ = false;
 };

@@ -1,7 +1,6 @@
 // The product on a GPU: which of the tables that this program has serves it.
 
 #include <algorithm>
-#include <functional>
 
 #include "base/math.h"
 #include "kernels/common/dispatch.h"
@@ -16,11 +15,7 @@ namespace {
 constexpr std::size_t kWorkspaceAlignment = gpu_scratch::kProductAlignment;
 
 void run(Context& context, GemmGpuArgs args, const GemmGpuKernels& table) {
-  if (table.workspace_bytes > 0) {
-    const auto begin = reinterpret_cast<std::uintptr_t>(
-        context.scratch(table.workspace_bytes + kWorkspaceAlignment));
-    args.workspace = reinterpret_cast<void*>(round_up(begin, kWorkspaceAlignment));
-  }
+  args.workspace = workspace_of(context, table.workspace_bytes);
   table.multiply(args);
 }
 
@@ -41,6 +36,27 @@ const GemmGpuKernels* table_of(const GpuTables& tables, const gpu::Info& info,
 }
 
 }  // namespace
+
+void* workspace_of(Context& context, std::size_t bytes) {
+  if (bytes == 0) return nullptr;
+  const auto begin = reinterpret_cast<std::uintptr_t>(context.scratch(bytes + kWorkspaceAlignment));
+  return reinterpret_cast<void*>(round_up(begin, kWorkspaceAlignment));
+}
+
+std::optional<ProductChoice> measure_ways(Context& context, const ProductWays& ways) {
+  if (std::count_if(ways.begin(), ways.end(), [](const auto& way) { return bool{way}; }) < 2)
+    return std::nullopt;
+  ProductChoice choice;
+  double best = 0;
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    if (!ways[i]) continue;
+    const double time = choice.microseconds[i] = measure_kernel(context, ways[i]);
+    if (best > 0 && time >= best) continue;
+    best = time;
+    choice.kernel = static_cast<ProductKernel>(i);
+  }
+  return choice;
+}
 
 GemmGpuArgs gpu_args(const Context& context, const Gemm& args, Sizes s) {
   return {.exec = context.exec(),
@@ -110,7 +126,7 @@ namespace {
 void measure(Context& context, const GpuTables& tables, const Gemm& args, Sizes sizes,
              KernelChoices& choices) {
   const GemmGpuArgs raw = gpu_args(context, args, sizes);
-  std::array<std::function<void()>, kProductKernelCount> ways;
+  ProductWays ways;
   for (int i = 0; i < kProductKernelCount; ++i) {
     const auto kernel = static_cast<ProductKernel>(i);
     const GemmGpuKernels* table = table_of(tables, info_of(context), kernel);
@@ -122,18 +138,8 @@ void measure(Context& context, const GpuTables& tables, const Gemm& args, Sizes 
       };
     }
   }
-  if (std::count_if(ways.begin(), ways.end(), [](const auto& way) { return bool{way}; }) < 2)
-    return;
-  ProductChoice choice;
-  double best = 0;
-  for (std::size_t i = 0; i < ways.size(); ++i) {
-    if (!ways[i]) continue;
-    const double time = choice.microseconds[i] = measure_kernel(context, ways[i]);
-    if (best > 0 && time >= best) continue;
-    best = time;
-    choice.kernel = static_cast<ProductKernel>(i);
-  }
-  choices.add(key_of(raw), choice);
+  if (const std::optional<ProductChoice> choice = measure_ways(context, ways))
+    choices.add(key_of(raw), *choice);
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 #pragma once
 // What the files of gemm share; no other folder includes it.
 
+#include <functional>
+#include <optional>
+
 #include "base/op_trace.h"
 #include "device/gpu.h"
 #include "kernels/common/kernel_choices.h"
@@ -33,6 +36,13 @@ bool cuts_tokens(int threads, const ProductArgs& args);
 void prepare_library(int threads);
 /// By oneDNN's threads or, in a parallel region, by the calling one. False: oneDNN refuses.
 bool sgemm_by_library(const ProductArgs& args);
+
+/// Ways to the same product, by ProductKernel; none where a kernel does not serve it.
+using ProductWays = std::array<std::function<void()>, kProductKernelCount>;
+/// The fastest, and what each takes; nothing where there are fewer than two.
+std::optional<ProductChoice> measure_ways(Context& context, const ProductWays& ways);
+/// As much of the context's scratch memory as a GPU's table asks for; null for none.
+void* workspace_of(Context& context, std::size_t bytes);
 
 /// The kernels of this program's GPU code that `gemm` chooses among.
 struct GpuTables {

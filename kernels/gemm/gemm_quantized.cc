@@ -27,6 +27,16 @@ Gemm without_operands(const QuantizedGemm& args) {
   return product;
 }
 
+/// As the bf16 product's: what is stored, once; what is added to, twice.
+OpWork work_of(const QuantizedGemm& args) {
+  const gemm_internal::Sizes s = sizes_of(args);
+  const std::int64_t added = args.accumulate == Accumulate::kYes ? bytes_of(args.c_MN) : 0;
+  return {2 * s.m * s.n * args.a.columns.size(),
+          added + bytes_of(args.c_MN, args.a.codes, args.a.scales, args.b.codes, args.b.scales,
+                           args.bias_N, args.operand, args.saved),
+          args.a.format()};
+}
+
 }  // namespace gemm_quantized_internal
 
 namespace {
@@ -68,15 +78,6 @@ void check(const QuantizedGemm& args, Sizes s) {
   }
 }
 
-/// As the bf16 product's: what is stored, once; what is added to, twice.
-OpWork work_of(const QuantizedGemm& args, Sizes s) {
-  const std::int64_t added = args.accumulate == Accumulate::kYes ? bytes_of(args.c_MN) : 0;
-  return {2 * s.m * s.n * args.a.columns.size(),
-          added + bytes_of(args.c_MN, args.a.codes, args.a.scales, args.b.codes, args.b.scales,
-                           args.bias_N, args.operand, args.saved),
-          args.a.format()};
-}
-
 /// An operand of a CPU's product: K runs along its rows, in the padded order.
 struct Decoded {
   QuantizedDim rows, columns;
@@ -112,19 +113,38 @@ void gemm_on_cpu(Context& context, const QuantizedGemm& args, Sizes s) {
 
 }  // namespace
 
+void gemm_quantized_internal::gemm_unfused(Context& context, const QuantizedGemm& args) {
+  const Gemm like = without_operands(args);
+  QuantizedGemm product = args;
+  product.c_MN = gemm_internal::product_of(like);
+  product.epilogue = GemmEpilogue::kNone;
+  product.operand = {};
+  product.saved = {};
+  product.then = {};
+  gemm_quantized(context, product);
+  gemm_internal::run_epilogue(context, like, 0, args.a.rows.size());
+}
+
+namespace {
+
+void multiply(Context& context, const QuantizedGemm& args, Sizes s) {
+  const bool empty = s.m == 0 || s.n == 0, on_gpu = context.on_gpu() && !empty;
+  const GemmQuantizedGpuKernels* chosen =
+      on_gpu && s.k > 0 ? gemm_quantized_internal::choose_kernel(context, args) : nullptr;
+  if (on_gpu && s.k > 0 && chosen == nullptr && args.epilogue != GemmEpilogue::kNone)
+    return gemm_quantized_internal::gemm_unfused(context, args);
+  const OpSpan span(context.op_trace(), args.use, gemm_quantized_internal::work_of(args));
+  if (empty) return;
+  if (on_gpu) return gemm_quantized_internal::gemm_on_gpu(context, args, chosen);
+  gemm_on_cpu(context, args, s);
+}
+
+}  // namespace
+
 void gemm_quantized(Context& context, const QuantizedGemm& args) {
   const Sizes s = gemm_quantized_internal::sizes_of(args);
   check(args, s);
-  {
-    const OpSpan span(context.op_trace(), args.use, work_of(args, s));
-    if (s.m > 0 && s.n > 0) {
-      if (context.on_gpu()) {
-        gemm_quantized_internal::gemm_on_gpu(context, args);
-      } else {
-        gemm_on_cpu(context, args, s);
-      }
-    }
-  }
+  multiply(context, args, s);
   if (args.then.given()) args.then(context, 0, s.m);
 }
 

@@ -17,8 +17,10 @@ namespace trireme {
 /// Sums are in f32. On a GPU a tensor core adds 32 products at a time into an accumulator of few
 /// bits (13 of a fraction on an H100), which is brought to f32 after every 128 of K, where it is
 /// multiplied by the scales; only `precise_sums` false, with one scale of each operand for all of
-/// K, leaves all of K in it (what forward products may do, by Transformer Engine's choice). On a
-/// CPU values are multiplied in f32.
+/// K, leaves all of K in it (what forward products may do, by Transformer Engine's choice). Which
+/// kernel multiplies is the context's choice (kernel_choices.h): cuBLASLt too, which may round
+/// otherwise, where both operands have one scale for all of K. On a CPU values are multiplied in
+/// f32.
 struct QuantizedGemm {
   TensorView c_MN;
   ConstQuantizedView a, b;

@@ -27,11 +27,16 @@ struct GemmQuantizedGpuArgs {
   bool precise_sums;
 };
 
+/// There may be two: our own, which serves all that training asks for without an epilogue, and the
+/// library's.
 struct GemmQuantizedGpuKernels {
+  /// Whether this table has a kernel for such a product: scales, formats, shape, alignment.
   bool (*serves)(const GemmQuantizedGpuArgs&);
   void (*multiply)(const GemmQuantizedGpuArgs&);
+  std::size_t workspace_bytes = 0;  ///< GemmGpuArgs::workspace
 };
 namespace cuda {
+extern const GemmQuantizedGpuKernels gemm_fp8_cublaslt;
 extern const GemmQuantizedGpuKernels gemm_fp8_sm90;  ///< where code for sm_90a is compiled
 }  // namespace cuda
 

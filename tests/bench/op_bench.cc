@@ -88,7 +88,7 @@ OpTotal measure_work(Context& context, const std::function<void(Context&)>& op) 
   context.set_op_trace(nullptr);
   OpTotal work;
   for (const OpTotal& total : trace.totals()) {
-    work.type = total.type;
+    if (total.flops > 0) work.type = total.type;  // of the product, not of an op behind it
     work.flops += total.flops;
     work.bytes += total.bytes;
   }

@@ -5,7 +5,7 @@
 #include "bench/op_bench.h"
 #include "kernels/common/gpu_kernels.h"
 #include "kernels/gemm/gemm_internal.h"
-#include "kernels/gemm/gemm_quantized.h"
+#include "kernels/gemm/gemm_quantized_internal.h"
 
 namespace trireme::bench {
 namespace {
@@ -103,56 +103,119 @@ void add_kernel(const std::string& kernel, const GemmGpuKernels* table) {
   }
 }
 
+QuantizedView quantized(Operands& operands, const ScaleDim& rows, const ScaleDim& columns) {
+  return {operands.codes(codes_shape(rows, columns, true)),
+          operands.f32(scales_shape(rows, columns)), rows, columns, true};
+}
+ScaleDim gate_and_up(const Size& size, std::int64_t block) {
+  ScaleDim out(size.ffn, block);
+  out.add({size.ffn, 0});
+  return out;
+}
+
 /// up's three products of fp8 operands, gate and up quantised apart: blocks of 128, or whole
 /// tensors. In a forward product rows share no scale, in the weight's gradient columns share none.
 void add_quantized(const std::string& recipe, std::int64_t block) {
   const std::int64_t one = block == 0 ? 0 : 1;
-  const auto operand = [](Operands& operands, const ScaleDim& rows, const ScaleDim& columns) {
-    return QuantizedView{operands.codes(codes_shape(rows, columns, true)),
-                         operands.f32(scales_shape(rows, columns)), rows, columns, true};
-  };
-  const auto halves = [](const Size& size, std::int64_t of) {
-    ScaleDim out(size.ffn, of);
-    out.add({size.ffn, 0});
-    return out;
-  };
   add_op("gemm_fp8_" + recipe + "_forward", {DType::kBF16}, [=](Operands& operands) {
     const Size& size = operands.size;
     QuantizedGemm args;
     args.c_MN = operands.typed({size.rows(), 2 * size.ffn});
-    args.a = operand(operands, {size.rows(), one}, {size.hidden, block});
-    args.b = operand(operands, halves(size, block), {size.hidden, block});
+    args.a = quantized(operands, {size.rows(), one}, {size.hidden, block});
+    args.b = quantized(operands, gate_and_up(size, block), {size.hidden, block});
     args.precise_sums = block != 0;
-    return [args](Context& context) { gemm_quantized(context, args); };
-  });
-  add_op("gemm_fp8_" + recipe + "_swiglu", {DType::kBF16}, [=](Operands& operands) {
-    const Size& size = operands.size;
-    QuantizedGemm args;
-    args.c_MN = operands.typed({size.rows(), size.ffn});
-    args.a = operand(operands, {size.rows(), one}, {size.hidden, block});
-    args.b = operand(operands, halves(size, block), {size.hidden, block});
-    args.precise_sums = block != 0;
-    args.epilogue = GemmEpilogue::kSwiglu;
-    args.saved = operands.typed({size.rows(), 2 * size.ffn});
     return [args](Context& context) { gemm_quantized(context, args); };
   });
   add_op("gemm_fp8_" + recipe + "_input", {DType::kBF16}, [=](Operands& operands) {
     const Size& size = operands.size;
     QuantizedGemm args;
     args.c_MN = operands.typed({size.rows(), size.hidden});
-    args.a = operand(operands, {size.rows(), one}, halves(size, block));
-    args.b = operand(operands, {size.hidden, block}, halves(size, block));
+    args.a = quantized(operands, {size.rows(), one}, gate_and_up(size, block));
+    args.b = quantized(operands, {size.hidden, block}, gate_and_up(size, block));
     return [args](Context& context) { gemm_quantized(context, args); };
   });
   add_op("gemm_fp8_" + recipe + "_weight", {DType::kBF16}, [=](Operands& operands) {
     const Size& size = operands.size;
     QuantizedGemm args;
     args.c_MN = operands.f32({2 * size.ffn, size.hidden});
-    args.a = operand(operands, halves(size, one), {size.rows(), block});
-    args.b = operand(operands, {size.hidden, one}, {size.rows(), block});
+    args.a = quantized(operands, gate_and_up(size, one), {size.rows(), block});
+    args.b = quantized(operands, {size.hidden, one}, {size.rows(), block});
     args.accumulate = Accumulate::kYes;
     return [args](Context& context) { gemm_quantized(context, args); };
   });
+}
+
+/// A product of what `args_of` gives, by choice or by a table that must serve it.
+void add_quantized_op(const std::string& name,
+                      const std::function<QuantizedGemm(Operands&)>& args_of,
+                      const GemmQuantizedGpuKernels* table = nullptr) {
+  add_op("gemm_fp8_" + name, {DType::kBF16}, [=](Operands& operands) {
+    return [args = args_of(operands), table](Context& context) {
+      if (table == nullptr) return gemm_quantized(context, args);
+      const OpSpan span(context.op_trace(), args.use, gemm_quantized_internal::work_of(args));
+      gemm_quantized_internal::gemm_by_table(context, args, *table);
+    };
+  });
+}
+
+/// gate and up with SwiGLU, down's gradient with SwiGLU's: by choice, which leaves both to an op
+/// unless told otherwise, and within our product.
+void add_quantized_swiglu(const std::string& recipe, std::int64_t block) {
+  const std::int64_t one = block == 0 ? 0 : 1;
+  const auto forward = [=](Operands& operands) {
+    const Size& size = operands.size;
+    QuantizedGemm args;
+    args.c_MN = operands.typed({size.rows(), size.ffn});
+    args.a = quantized(operands, {size.rows(), one}, {size.hidden, block});
+    args.b = quantized(operands, gate_and_up(size, block), {size.hidden, block});
+    args.precise_sums = block != 0;
+    args.epilogue = GemmEpilogue::kSwiglu;
+    args.saved = operands.typed({size.rows(), 2 * size.ffn});
+    return args;
+  };
+  const auto gradient = [=](Operands& operands) {
+    const Size& size = operands.size;
+    QuantizedGemm args;
+    args.c_MN = operands.typed({size.rows(), 2 * size.ffn});
+    args.a = quantized(operands, {size.rows(), one}, {size.hidden, block});
+    args.b = quantized(operands, {size.ffn, block}, {size.hidden, block});
+    args.epilogue = GemmEpilogue::kSwigluBackward;
+    args.operand = operands.typed({size.rows(), 2 * size.ffn});
+    args.saved = operands.typed({size.rows(), size.ffn});
+    return args;
+  };
+  add_quantized_op(recipe + "_swiglu", forward);
+  add_quantized_op(recipe + "_swiglu_gradient", gradient);
+  const GemmQuantizedGpuKernels* own = gpu_kernels().gemm_fp8_sm90;
+  if (bench_device().kind != DeviceKind::kCuda || own == nullptr) return;
+  add_quantized_op(recipe + "_swiglu_fused", forward, own);
+  add_quantized_op(recipe + "_swiglu_gradient_fused", gradient, own);
+}
+
+/// up's products of whole tensors by each kernel that serves them, as `add_kernel` has bf16's. The
+/// input's gradient is ours alone: its sums have two parts.
+void add_quantized_kernel(const std::string& kernel, const GemmQuantizedGpuKernels* table) {
+  if (table == nullptr) return;
+  const auto forward = [](Operands& operands) {
+    const Size& size = operands.size;
+    QuantizedGemm args;
+    args.c_MN = operands.typed({size.rows(), 2 * size.ffn});
+    args.a = quantized(operands, {size.rows(), 0}, {size.hidden, 0});
+    args.b = quantized(operands, gate_and_up(size, 0), {size.hidden, 0});
+    args.precise_sums = false;
+    return args;
+  };
+  const auto weight = [](Operands& operands) {
+    const Size& size = operands.size;
+    QuantizedGemm args;
+    args.c_MN = operands.f32({2 * size.ffn, size.hidden});
+    args.a = quantized(operands, gate_and_up(size, 0), {size.rows(), 0});
+    args.b = quantized(operands, {size.hidden, 0}, {size.rows(), 0});
+    args.accumulate = Accumulate::kYes;
+    return args;
+  };
+  add_quantized_op("by_" + kernel + "_forward", forward, table);
+  add_quantized_op("by_" + kernel + "_weight", weight, table);
 }
 
 }  // namespace
@@ -167,12 +230,17 @@ void add_products() {
   if (gemm_quantized_serves(bench_device())) {
     add_quantized("block", 128);
     add_quantized("tensor", 0);
+    add_quantized_swiglu("block", 128);
+    add_quantized_swiglu("tensor", 0);
   }
   if (bench_device().kind != DeviceKind::kCuda) return;
   const GpuKernels& kernels = gpu_kernels();
   add_kernel("own", kernels.gemm);
   add_kernel("hopper", kernels.gemm_sm90);
   add_kernel("cublaslt", kernels.gemm_cublaslt);
+  if (!gemm_quantized_serves(bench_device())) return;
+  add_quantized_kernel("own", kernels.gemm_fp8_sm90);
+  if (gemm_gpu_library_version() != 0) add_quantized_kernel("cublaslt", kernels.gemm_fp8_cublaslt);
 }
 
 }  // namespace trireme::bench

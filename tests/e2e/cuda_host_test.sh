@@ -45,14 +45,20 @@ for family in llama qwen2 qwen3 gpt2; do
 done
 
 # Products in fp8: a CPU has the same codes where bf16 values are the same. Sizes are no multiples of 128; a step is recorded.
+# In one run their kernels are measured, which a host has two of where SwiGLU follows.
 fp8=("${short[@]}" --set precision.compute=fp8 --set model.hidden_size=80 --set model.head_dim=16 --set model.intermediate_size=144)
 for recipe in tensor block; do
   on cpu base.json "${fp8[@]}" --set precision.fp8.recipe=$recipe --set run.directory=cpu-fp8-$recipe
-  on cuda-host base.json "${fp8[@]}" --set precision.fp8.recipe=$recipe --set run.directory=gpu-fp8-$recipe
+  wish=
+  [ $recipe = block ] || wish=measure
+  TRIREME_KERNEL_CHOICES=$wish on cuda-host base.json "${fp8[@]}" --set precision.fp8.recipe=$recipe --set run.directory=gpu-fp8-$recipe
   ends_with "fp8, $recipe, cuda-host" 0
   close "fp8, $recipe: losses" gpu-fp8-$recipe cpu-fp8-$recipe 4e-3
   close "fp8, $recipe: gradient norms" gpu-fp8-$recipe cpu-fp8-$recipe 5e-2 grad_norm
 done
+chosen_fp8() { sed -n '/"fp8_products"/,/"attention"/ p' gpu-fp8-tensor/kernel_choices.json; }
+check "fp8: SwiGLU and its gradient were measured within products and apart" [ "$(chosen_fp8 | grep -c '"unfused": [0-9]')" = 2 ]
+check "fp8: of nothing else there are two" [ "$(chosen_fp8 | grep -c '"kernel"')" = 2 ]
 on cuda-host base.json "${fp8[@]}" --set precision.fp8.recipe=block --set run.directory=plain-fp8 --set run.cuda_graph=off
 same_run "fp8: the same bits without a CUDA graph" plain-fp8 5 gpu-fp8-block
 

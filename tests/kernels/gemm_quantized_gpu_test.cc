@@ -1,172 +1,20 @@
 // Products of fp8 by the kernels of a GPU, beside sums in double of what codes and scales stand
 // for.
-#include <cmath>
-#include <limits>
-
-#include "base/random.h"
-#include "kernels/common/gpu_kernels.h"
 #include "kernels/gelu/gelu.h"
 #include "kernels/gemm/gemm_fp8_tiles.h"
-#include "kernels/gemm/gemm_quantized_internal.h"
+#include "kernels/gemm_quantized_support.h"
 #include "kernels/glu/glu.h"
-#include "kernels/support/op_test.h"
 
 namespace trireme {
 namespace {
 
-constexpr DType kE4M3 = DType::kF8E4M3, kE5M2 = DType::kF8E5M2;
+using namespace gemm_quantized_testing;
 
-double value_of(DType format, int code) {
-  const int fraction_bits = format == kE4M3 ? 3 : 2, bias = format == kE4M3 ? 7 : 15;
-  const int exponent = (code & 0x7f) >> fraction_bits, fraction = code & ((1 << fraction_bits) - 1);
-  const double magnitude = std::ldexp(fraction + (exponent == 0 ? 0 : 1 << fraction_bits),
-                                      (exponent == 0 ? 1 : exponent) - bias - fraction_bits);
-  return code >= 128 ? -magnitude : magnitude;
-}
-
-ScaleDim dim_of(std::int64_t block, std::initializer_list<ScaleDim::Part> parts) {
-  ScaleDim dim;
-  dim.block = block;
-  for (const ScaleDim::Part& part : parts) dim.add(part);
-  return dim;
-}
-
-/// For each index of the padded order its block; -1 where it is no index.
-std::vector<std::int64_t> padded_blocks(const ScaleDim& dim) {
-  std::vector<std::int64_t> blocks;
-  std::int64_t before = 0;
-  for (int i = 0; i < dim.part_count; ++i) {
-    const ScaleDim::Part part = dim.parts[static_cast<std::size_t>(i)];
-    const std::int64_t padding = ScaleDim::phase(part, ScaleDim::kAlignment);
-    for (std::int64_t at = 0; at < ScaleDim::padded_size_of(part); ++at) {
-      const std::int64_t index = at - padding;
-      const bool exists = index >= 0 && index < part.size;
-      const std::int64_t in_part =
-          dim.block == 0 ? 0 : (ScaleDim::phase(part, dim.block) + index) / dim.block;
-      blocks.push_back(exists ? before + in_part : -1);
-    }
-    before += dim.blocks_of(part);
-  }
-  return blocks;
-}
-std::vector<std::int64_t> plain_blocks(const ScaleDim& dim) {
-  std::vector<std::int64_t> blocks = padded_blocks(dim);
-  std::erase(blocks, -1);
-  return blocks;
-}
-
-/// Random codes and scales, and what they stand for, in the padded order.
-struct Operand {
-  ScaleDim rows, columns;
-  TestTensor codes, scales;
-  std::vector<double> values;
-
-  Operand(DType format, const ScaleDim& rows_, const ScaleDim& columns_, std::uint64_t seed)
-      : rows(rows_),
-        columns(columns_),
-        codes(format, codes_shape(rows, columns, true), 0),
-        scales(DType::kF32, scales_shape(rows, columns)) {
-    const std::vector<std::int64_t> k = padded_blocks(columns);
-    for (std::int64_t i = 0; i < scales.shape().count(); ++i)
-      scales.set(i, 0.01 * (1 + static_cast<double>(random_bits(seed + 1, i) % 64)));
-    const int largest = format == kE4M3 ? 0x58 : 0x44;  // 16 and 4
-    for (std::int64_t i = 0; i < codes.shape().count(); ++i) {
-      const std::uint64_t random = random_bits(seed, i);
-      const bool exists = k[static_cast<std::size_t>(i) % k.size()] >= 0;
-      const auto code =
-          static_cast<int>(random % static_cast<unsigned>(largest + 1) + (random >> 32 & 1) * 128);
-      codes.set(i, exists ? code : 0);
-    }
-    decode();
-  }
-  static std::uint64_t random_bits(std::uint64_t seed, std::int64_t i) {
-    std::uint64_t x = seed * 0x9e3779b97f4a7c15 + static_cast<std::uint64_t>(i);
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
-  }
-  void decode() {
-    const std::vector<double> code = codes.values(), scale = scales.values();
-    const std::vector<std::int64_t> r = plain_blocks(rows), c = padded_blocks(columns);
-    const auto width = static_cast<std::size_t>(columns.blocks());
-    values.assign(code.size(), 0);
-    for (std::size_t i = 0; i < code.size(); ++i) {
-      const std::int64_t column = c[i % c.size()];
-      if (column < 0) continue;
-      const std::size_t of =
-          static_cast<std::size_t>(r[i / c.size()]) * width + static_cast<std::size_t>(column);
-      values[i] = value_of(codes.dtype(), static_cast<int>(code[i])) * scale[of];
-    }
-  }
-  [[nodiscard]] ConstQuantizedView view() const {
-    return {codes.view(), scales.view(), rows, columns, true};
-  }
-};
-
-struct Sums {
-  std::vector<double> sums, magnitudes;
-};
-Sums sums_of(const Operand& a, const Operand& b) {
-  const auto m = static_cast<std::size_t>(a.rows.size()),
-             n = static_cast<std::size_t>(b.rows.size());
-  const auto k = static_cast<std::size_t>(a.columns.padded_size());
-  Sums result{std::vector<double>(m * n), std::vector<double>(m * n)};
-  for (std::size_t i = 0; i < m; ++i)
-    for (std::size_t j = 0; j < n; ++j)
-      for (std::size_t x = 0; x < k; ++x) {
-        const double product = a.values[i * k + x] * b.values[j * k + x];
-        result.sums[i * n + j] += product;
-        result.magnitudes[i * n + j] += std::abs(product);
-      }
-  return result;
-}
-
-/// c - start is the product, to `bits` of a sum's magnitude and one rounding to c's type.
-void expect_product(const TestTensor& c, const Sums& expected, const std::vector<double>& start,
-                    double bits, const std::string& what) {
-  const std::vector<double> values = c.values();
-  const double rounding = c.dtype() == DType::kBF16 ? 0x1p-8 : 0x1p-23;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const double value = expected.sums[i] + start[i];
-    const double bound = std::abs(value) * rounding + expected.magnitudes[i] * std::exp2(-bits);
-    ASSERT_NEAR(values[i], value, bound) << what << ", element " << i;
-  }
-}
-/// Of f32 sums of k products, each of which may be rounded, or of a tensor core's.
-double bits_of_sums(std::int64_t k) {
-  return test_device::tensor_core_sums() ? 9 : 23 - std::log2(static_cast<double>(k));
-}
-
-/// The op, and each of its kernels.
-struct Way {
-  const char* name;
-  int multiprocessors;
-};
-constexpr Way kWays[] = {{"wide tiles", 1}, {"narrow tiles", 1 << 20}};
-
-class GemmQuantizedGpu : public OpTest {
- protected:
-  void SetUp() override {
-    if (gpu_kernels().gemm_fp8_sm90 == nullptr || !test_context(GetParam()).on_gpu())
-      GTEST_SKIP() << "no kernels for fp8 products";
-  }
-};
+class GemmQuantizedGpu : public QuantizedGpuTest {};
 TRIREME_FOR_ALL_ISAS(GemmQuantizedGpu);
 /// Exponentials have other bits in other executors (tests/ptx_host/compare_bits.py).
-class GemmEpilogueQuantizedGpu : public GemmQuantizedGpu {};
+class GemmEpilogueQuantizedGpu : public QuantizedGpuTest {};
 TRIREME_FOR_ALL_ISAS(GemmEpilogueQuantizedGpu);
-
-void multiply(Context& context, const QuantizedGemm& args, const Way& way) {
-  gemm_quantized_internal::gemm_by_table(context, args, *gpu_kernels().gemm_fp8_sm90,
-                                         way.multiprocessors);
-}
-
-std::vector<double> repeated(const TestTensor& bias, std::int64_t rows) {
-  std::vector<double> all;
-  for (std::int64_t i = 0; i < rows; ++i)
-    for (const double x : bias.values()) all.push_back(x);
-  return all;
-}
 
 /// Stored in bf16 with a bias and, where the recipe asks for that, in f32 and added to.
 void expect_stored(Context& context, const Operand& a, const Operand& b, bool gradients) {
@@ -179,14 +27,18 @@ void expect_stored(Context& context, const Operand& a, const Operand& b, bool gr
     if (gradients) {
       const TestTensor before = TestTensor::random(DType::kF32, {m, n}, 6);
       TestTensor c = before;
-      multiply(context, {.c_MN = c, .a = a.view(), .b = b.view(), .accumulate = Accumulate::kYes},
-               way);
+      QuantizedGemm args{.c_MN = c, .a = a.view(), .b = b.view(), .accumulate = Accumulate::kYes};
+      if (!serves(context, args, way)) continue;
+      multiply(context, args, way);
       expect_product(c, expected, before.values(), bits, std::string(way.name) + ", added");
-      multiply(context, {.c_MN = c, .a = a.view(), .b = b.view()}, way);
+      args.accumulate = Accumulate::kNo;
+      multiply(context, args, way);
       expect_product(c, expected, zero, bits, std::string(way.name) + ", f32");
     } else {
       TestTensor c(DType::kBF16, {m, n});
-      multiply(context, {.c_MN = c, .a = a.view(), .b = b.view(), .bias_N = bias}, way);
+      const QuantizedGemm args{.c_MN = c, .a = a.view(), .b = b.view(), .bias_N = bias};
+      if (!serves(context, args, way)) continue;
+      multiply(context, args, way);
       expect_product(c, expected, repeated(bias, m), bits, std::string(way.name) + ", bias");
     }
   }
@@ -238,7 +90,9 @@ TEST_P(GemmQuantizedGpu, one_scale_for_all_of_k_may_be_left_to_the_end) {
   const std::vector<double> zero(expected.sums.size());
   for (const Way& way : kWays) {
     TestTensor c(DType::kBF16, {kRows, 160});
-    multiply(context, {.c_MN = c, .a = a.view(), .b = b.view(), .precise_sums = false}, way);
+    const QuantizedGemm args{.c_MN = c, .a = a.view(), .b = b.view(), .precise_sums = false};
+    if (!serves(context, args, way)) continue;
+    multiply(context, args, way);
     expect_product(c, expected, zero, bits_of_sums(340), way.name);
   }
 }
@@ -254,7 +108,7 @@ TEST_P(GemmEpilogueQuantizedGpu, epilogues_are_the_ops_that_they_stand_for) {
     const TestTensor bias = TestTensor::random(DType::kBF16, {n}, 3),
                      operand = TestTensor::random(DType::kBF16, {kRows, n}, 4),
                      gate_up = TestTensor::random(DType::kBF16, {kRows, 2 * n}, 5);
-    for (const Way& way : kWays) {
+    for (const Way& way : kOwnWays) {
       const auto tensor = [&](std::int64_t width) {
         return TestTensor(DType::kBF16, {kRows, width}, n % 8 == 0 ? 0 : 1);
       };
@@ -305,7 +159,7 @@ TEST_P(GemmEpilogueQuantizedGpu, swiglu_takes_gate_and_up_from_one_tile) {
     const Operand a(kE4M3, {kRows, of.k.block == 0 ? 0 : 1}, of.k, 1),
         b(kE4M3, of.columns, of.k, 2);
     const TestTensor bias = TestTensor::random(DType::kBF16, {2 * f}, 3);
-    for (const Way& way : kWays) {
+    for (const Way& way : kOwnWays) {
       TestTensor y(DType::kBF16, {kRows, 2 * f}), saved(DType::kBF16, {kRows, 2 * f}, 0),
           c(DType::kBF16, {kRows, f}, 0), wanted(DType::kBF16, {kRows, f});
       QuantizedGemm args{.c_MN = y, .a = a.view(), .b = b.view(), .bias_N = bias};
@@ -326,11 +180,11 @@ TEST_P(GemmEpilogueQuantizedGpu, what_no_kernel_does_at_once_is_the_product_and_
   const Operand a(kE4M3, {9, 1}, k, 1), b(kE4M3, dim_of(128, {{24, 0}, {24, 90}}), k, 2);
   TestTensor y(DType::kBF16, {9, 48}), saved = y, c(DType::kBF16, {9, 24}), wanted = c;
   QuantizedGemm args{.c_MN = y, .a = a.view(), .b = b.view()};
-  gemm_quantized_internal::gemm_on_gpu(context, args);
+  gemm_quantized(context, args);
   for (const auto& [epilogue, gate] :
        {std::pair{GemmEpilogue::kSwiglu, GluGate::kSilu}, {GemmEpilogue::kGeglu, GluGate::kGelu}}) {
     args.c_MN = c, args.saved = saved, args.epilogue = epilogue;
-    gemm_quantized_internal::gemm_on_gpu(context, args);
+    gemm_quantized(context, args);
     glu_forward(context, gate, wanted, y);
     EXPECT_EQ(saved.bits(), y.bits());
     EXPECT_EQ(c.bits(), wanted.bits());
@@ -338,7 +192,7 @@ TEST_P(GemmEpilogueQuantizedGpu, what_no_kernel_does_at_once_is_the_product_and_
   TestTensor wide(DType::kBF16, {9, 96}), wanted_wide = wide, kept = y;
   const TestTensor gate_up = TestTensor::random(DType::kBF16, {9, 96}, 3);
   args.c_MN = wide, args.operand = gate_up, args.epilogue = GemmEpilogue::kGegluBackward;
-  gemm_quantized_internal::gemm_on_gpu(context, args);
+  gemm_quantized(context, args);
   glu_backward(context, GluGate::kGelu, wanted_wide, y, gate_up, kept);
   EXPECT_EQ(saved.bits(), kept.bits());
   EXPECT_EQ(wide.bits(), wanted_wide.bits());
@@ -352,14 +206,14 @@ TEST_P(GemmQuantizedGpu, nothing_to_add_and_what_no_kernel_serves) {
   const TestTensor before = TestTensor::random(DType::kF32, {3, 5}, 3);
   TestTensor c = before;
   QuantizedGemm args{.c_MN = c, .a = a.view(), .b = b.view(), .accumulate = Accumulate::kYes};
-  gemm_quantized_internal::gemm_on_gpu(context, args);
+  gemm_quantized(context, args);
   EXPECT_EQ(c.bits(), before.bits());
   args.accumulate = Accumulate::kNo;
-  gemm_quantized_internal::gemm_on_gpu(context, args);
+  gemm_quantized(context, args);
   EXPECT_EQ(c.values(), std::vector<double>(15));
   const Operand fine(kE4M3, {3, 1}, {128, 32}, 4), fine_b(kE4M3, {5, 1}, {128, 32}, 5);
   args.a = fine.view(), args.b = fine_b.view();
-  expect_refused([&] { gemm_quantized_internal::gemm_on_gpu(context, args); },
+  expect_refused([&] { gemm_quantized(context, args); },
                  "no kernel of this GPU serves a product of [3, 128] e4m3 (scales of 1 x 32)");
 }
 
@@ -368,7 +222,7 @@ TEST_P(GemmQuantizedGpu, gives_the_same_bits_in_every_order) {
   const ScaleDim k = {400, 128, 100};
   const Operand a(kE4M3, {kRows, 1}, k, 1), b(kE4M3, {72, 128, 90}, k, 2),
       d(kE4M3, {72, 1, 90}, k, 2);
-  for (const Way& way : kWays) {
+  for (const Way& way : kOwnWays) {
     expect_same_bits([&] {
       TestTensor c(DType::kBF16, {kRows, 72}, 0), dw(DType::kF32, {kRows, 72});
       multiply(context, {.c_MN = c, .a = a.view(), .b = b.view()}, way);
@@ -395,8 +249,7 @@ TEST_P(GemmQuantizedGpu, sums_that_stay_in_a_tensor_core_lose_what_is_small) {
   ASSERT_EQ(expected.sums[0], 448.0 * 448 + k - 1);
   TestTensor c(DType::kBF16, {3, 5});
   for (const bool precise : {true, false}) {
-    gemm_quantized_internal::gemm_on_gpu(
-        context, {.c_MN = c, .a = a.view(), .b = b.view(), .precise_sums = precise});
+    gemm_quantized(context, {.c_MN = c, .a = a.view(), .b = b.view(), .precise_sums = precise});
     // All but the first 127 ones are added in f32, or none is.
     const double wanted = precise ? expected.sums[0] : 448.0 * 448;
     for (const double value : c.values()) EXPECT_NEAR(value, wanted, 0x1p-8 * wanted);
@@ -410,7 +263,7 @@ TEST_P(GemmQuantizedGpu, a_tensor_cores_sums_of_128_are_near_those_of_f32) {
   const ScaleDim k = {1500, 128};
   const Operand a(kE4M3, {20, 1}, k, 1), b(kE4M3, {24, 1}, k, 2);
   TestTensor c(DType::kF32, {20, 24});
-  gemm_quantized_internal::gemm_on_gpu(context, {.c_MN = c, .a = a.view(), .b = b.view()});
+  gemm_quantized(context, {.c_MN = c, .a = a.view(), .b = b.view()});
   const Sums expected = sums_of(a, b);
   expect_product(c, expected, std::vector<double>(expected.sums.size()), 11, "sums of 128");
 }

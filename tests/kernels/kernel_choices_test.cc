@@ -17,13 +17,18 @@ constexpr std::string_view kOne =
         {"m": 8, "n": 16, "k": 24, "transpose_a": false, "transpose_b": true, "accumulate": false,
          "bias": true, "type": "bf16", "c_type": "fp32", "epilogue": "gelu_backward",
          "kernel": "hopper", "microseconds": {"own": 12.5, "hopper": 8}}],
+        "fp8_products": [
+        {"a_rows": [64], "b_rows": [32, 16, 16], "k": [128, 256], "a_scales": [1, 128],
+         "b_scales": [0, 0], "a_format": "e5m2", "b_format": "e4m3", "c_type": "bf16",
+         "accumulate": false, "bias": true, "precise_sums": false, "epilogue": "swiglu_backward",
+         "kernel": "unfused", "microseconds": {"hopper": 7, "unfused": 3.5}}],
         "attention": [
         {"tokens": 32, "heads": 6, "kv_heads": 2, "head_dim": 64, "backward": true,
          "kernel": "cudnn", "microseconds": {"own": 9, "cudnn": 4}}]})";
 
 TEST(KernelChoices, are_read_as_they_are_written) {
   const KernelChoices choices = parse(std::string(kOne));
-  ASSERT_EQ(choices.size(), 2U);
+  ASSERT_EQ(choices.size(), 3U);
   ProductKey key{8,     16,   24,           false,       true,
                  false, true, DType::kBF16, DType::kF32, GemmEpilogue::kGeluBackward};
   const ProductChoice* choice = choices.find(key);
@@ -31,15 +36,21 @@ TEST(KernelChoices, are_read_as_they_are_written) {
   EXPECT_EQ(*choice, (ProductChoice{ProductKernel::kHopper, {12.5, 8, 0, 0}}));
   const KernelChoices again = parse(choices.json().dump());
   EXPECT_EQ(again.products(), choices.products());
+  EXPECT_EQ(again.quantized_products(), choices.quantized_products());
   EXPECT_EQ(again.attention(), choices.attention());
   key.bias = false;
   EXPECT_EQ(choices.find(key), nullptr);
+  const QuantizedProductKey fp8{
+      {64},           {32, 16, 16}, {128, 256}, {1, 128}, {0, 0}, DType::kF8E5M2,
+      DType::kF8E4M3, DType::kBF16, false,      true,     false,  GemmEpilogue::kSwigluBackward};
+  ASSERT_NE(choices.find(fp8), nullptr);
+  EXPECT_EQ(*choices.find(fp8), (ProductChoice{ProductKernel::kUnfused, {0, 7, 0, 3.5}}));
   AttentionKey pass{32, 6, 2, 64, true};
   ASSERT_NE(choices.find(pass), nullptr);
   EXPECT_EQ(*choices.find(pass), (AttentionChoice{AttentionKernel::kLibrary, {9, 4}}));
   pass.backward = false;
   EXPECT_EQ(choices.find(pass), nullptr);
-  EXPECT_EQ(parse(R"({"products": []})").size(), 0U) << "a file from before attention had choices";
+  EXPECT_EQ(parse(R"({"products": []})").size(), 0U) << "a file from before others had choices";
 }
 
 TEST(KernelChoices, the_first_of_a_product_stays) {
@@ -47,9 +58,13 @@ TEST(KernelChoices, the_first_of_a_product_stays) {
   first.add(ProductKey{.m = 1}, {ProductKernel::kHopper, {}});
   second.add(ProductKey{.m = 1}, {ProductKernel::kLibrary, {}});
   second.add(ProductKey{.m = 2}, {ProductKernel::kLibrary, {}});
+  first.add(QuantizedProductKey{.a_rows = {4}}, {ProductKernel::kHopper, {}});
+  second.add(QuantizedProductKey{.a_rows = {4}}, {ProductKernel::kLibrary, {}});
+  second.add(QuantizedProductKey{.a_rows = {4, 4}}, {ProductKernel::kLibrary, {}});
   second.add(AttentionKey{.tokens = 3}, {AttentionKernel::kLibrary, {}});
   first.add(second);
-  EXPECT_EQ(first.size(), 3U);
+  EXPECT_EQ(first.size(), 5U);
+  EXPECT_EQ(first.find(QuantizedProductKey{.a_rows = {4}})->kernel, ProductKernel::kHopper);
   EXPECT_EQ(first.find(ProductKey{.m = 1})->kernel, ProductKernel::kHopper);
   EXPECT_EQ(first.find(ProductKey{.m = 2})->kernel, ProductKernel::kLibrary);
 }
@@ -88,6 +103,18 @@ TEST(KernelChoices, what_is_malformed_is_refused_with_its_place) {
   const auto begin = text.find("{\"m\""), end = text.find("}}]") + 2;
   refused("}}]", "}}, " + text.substr(begin, end - begin) + "]", "products[1] is there twice");
   refused("\"products\": [", "\"products\": 3, \"more\": [", "products is an integer, not a list");
+  const std::string fp8 = "choices.json: fp8_products[0]";
+  refused(R"("a_rows": [64])", R"("a_rows": [])",
+          fp8 + ".a_rows is [] (legal: 1 to 4 whole numbers from 1 on)");
+  refused("[32, 16, 16]", "[32, 16, 16, 8, 8]", fp8 + ".b_rows is [32,16,16,8,8]");
+  refused("[32, 16, 16]", "[32, 0]", fp8 + ".b_rows is [32,0]");
+  refused(R"("k": [128, 256])", R"("k": 128)", fp8 + ".k is 128");
+  refused("[1, 128]", "[128]", fp8 + ".a_scales is [128] (legal: 2 to 2 whole numbers from 0 on)");
+  refused("e5m2", "fp8", fp8 + R"(.a_format is "fp8" (legal: e4m3, e5m2))");
+  refused(R"("unfused",)", R"("own",)",
+          fp8 + R"(.kernel is "own" (legal: hopper, cublaslt, unfused))");
+  refused(R"("fp8_products": [)", R"("fp8_products": 3, "more": [)",
+          "fp8_products is an integer, not a list");
   refused(R"("backward": true)", R"("backward": 1)",
           "choices.json: attention[0].backward is 1 (legal: true or false)");
   refused(R"("cudnn",)", R"("hopper",)", R"(attention[0].kernel is "hopper" (legal: own, cudnn))");

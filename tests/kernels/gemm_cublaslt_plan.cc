@@ -1,0 +1,212 @@
+// What cuBLASLt is asked for, beside what stands for it (kernels/simt_host/cublaslt), which
+// multiplies what it is given: descriptors, layouts, parts with scales of their own.
+//
+// A program of its own, as the library's name stands in LD_LIBRARY_PATH.
+#include <dlfcn.h>
+
+#include "kernels/common/gpu_scratch.h"
+#include "kernels/gemm_quantized_support.h"
+
+namespace trireme {
+namespace {
+
+using namespace gemm_quantized_testing;
+
+/// A line for each product since the last time this was asked.
+std::string calls() {
+  void* const library = ::dlopen("libcublasLt.so." TRIREME_CUBLASLT_MAJOR, RTLD_NOW | RTLD_NOLOAD);
+  expect(library != nullptr, "cuBLASLt was not opened");
+  const auto told =
+      reinterpret_cast<const char* (*)()>(::dlsym(library, "stand_in_cublaslt_calls"));
+  expect(told != nullptr, "it is not what stands for cuBLASLt");
+  return told();
+}
+
+/// A line of the above without scales and sums.
+std::string call(const std::string& what, bool fast, const std::string& more = "") {
+  return what + more + ", scales" + (fast ? ", fast" : "") + ", reduction 2\n";
+}
+
+class CublasLt : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(cuda::gemm_cublaslt.missing(), nullptr);
+    ASSERT_EQ(cuda::gemm_cublaslt.version(), 1) << "not what stands for it";
+  }
+  [[nodiscard]] GemmQuantizedGpuArgs raw(const QuantizedGemm& args) const {
+    return gemm_quantized_internal::gpu_args(context_, args);
+  }
+  [[nodiscard]] bool serves(const QuantizedGemm& args) const {
+    return cuda::gemm_fp8_cublaslt.serves(raw(args));
+  }
+  std::string multiply(const QuantizedGemm& args) {
+    GemmQuantizedGpuArgs of = raw(args);
+    EXPECT_TRUE(cuda::gemm_fp8_cublaslt.serves(of));
+    EXPECT_EQ(cuda::gemm_fp8_cublaslt.workspace_bytes, gpu_scratch::kProductWorkspaceBytes);
+    of.product.workspace = context_.scratch(cuda::gemm_fp8_cublaslt.workspace_bytes);
+    (void)calls();
+    cuda::gemm_fp8_cublaslt.multiply(of);
+    return calls();
+  }
+  Context context_ = test_context(Isa::kAvx2);
+};
+
+TestTensor aligned_bias(std::int64_t n) {
+  TestTensor bias(DType::kBF16, {n}, 0);
+  for (std::int64_t i = 0; i < n; ++i) bias.set(i, 0.25 * static_cast<double>(i % 9) - 1);
+  return bias;
+}
+
+TEST_F(CublasLt, a_call_for_each_part_of_columns_writes_them_with_its_scale) {
+  const ScaleDim k = {200, 0}, parts = dim_of(0, {{48, 0}, {0, 9}, {16, 7}, {32, 0}});
+  for (const DType format : {kE4M3, kE5M2}) {
+    const Operand a(format, {20, 0}, k, 1), b(kE4M3, parts, k, 2);
+    const Sums expected = sums_of(a, b);
+    const TestTensor bias = aligned_bias(96);
+    for (const bool precise : {true, false}) {
+      TestTensor c(DType::kBF16, {20, 96}, 0);
+      QuantizedGemm args{.c_MN = c, .a = a.view(), .b = b.view()};
+      args.precise_sums = precise;
+      const std::string rows = (format == kE4M3 ? ", e4m3" : ", e5m2") + std::string(" 256x20/256");
+      const auto part = [&](const std::string& n, const std::string& more) {
+        return call("TN e4m3 256x" + n + "/256" + rows + ", bf16 " + n + "x20/96", !precise, more);
+      };
+      EXPECT_EQ(multiply(args), part("48", "") + part("16", "") + part("32", ""));
+      expect_product(c, expected, std::vector<double>(20 * 96), 40, "product");
+      args.bias_N = bias;
+      const std::string biased = ", bias bf16";
+      EXPECT_EQ(multiply(args), part("48", biased) + part("16", biased) + part("32", biased));
+      expect_product(c, expected, repeated(bias, 20), 40, "product with a bias");
+    }
+  }
+}
+
+TEST_F(CublasLt, a_call_for_each_part_of_rows_adds_to_them_with_its_scale) {
+  const ScaleDim k = {90, 0, 10}, parts = dim_of(0, {{24, 0}, {8, 7}});
+  for (const auto& [of_a, of_b] : {std::pair{kE5M2, kE4M3}, {kE4M3, kE5M2}}) {
+    const Operand a(of_a, parts, k, 1), b(of_b, {48, 0}, k, 2);
+    const Sums expected = sums_of(a, b);
+    const std::string x = of_a == kE4M3 ? "e4m3" : "e5m2", y = of_b == kE4M3 ? "e4m3" : "e5m2";
+    TestTensor c(DType::kF32, {32, 48}, 0);
+    QuantizedGemm args{.c_MN = c, .a = a.view(), .b = b.view()};
+    const auto part = [&, &x = x, &y = y](const std::string& m, const std::string& more) {
+      return call("TN " + y + " 128x48/128, " + x + " 128x" + m + "/128, f32 48x" + m + "/48",
+                  false, more);
+    };
+    EXPECT_EQ(multiply(args), part("24", "") + part("8", ""));
+    expect_product(c, expected, std::vector<double>(32 * 48), 40, "product");
+    const std::vector<double> before = c.values();
+    args.accumulate = Accumulate::kYes;
+    EXPECT_EQ(multiply(args), part("24", ", added") + part("8", ", added"));
+    expect_product(c, expected, before, 40, "product, added");
+  }
+}
+
+/// Plans are kept by kind, of which alignments are part: the same codes by other scales, and a bias
+/// that stands as the first does.
+TEST_F(CublasLt, a_plan_that_is_kept_takes_the_scales_and_the_bias_of_each_product) {
+  Operand a(kE4M3, {8, 0}, {128, 0}, 1), b(kE4M3, {16, 0}, {128, 0}, 2);
+  const ConstQuantizedView view_a = a.view(), view_b = b.view();
+  const TestTensor scales = TestTensor::of(DType::kF32, {3, 2}, {0.5, 2, 0.25, 8, 4, 0.125});
+  const TestTensor biases = aligned_bias(3 * 256);
+  TestTensor c(DType::kBF16, {8, 16}, 0);
+  for (const std::int64_t i : {0, 1, 2}) {
+    const ConstTensorView of = scales.view().rows(i, 1).reshape({2, 1}),
+                          bias = biases.view().reshape({3, 256}).rows(i, 1).reshape({256, 1});
+    QuantizedGemm args{.c_MN = c, .a = view_a, .b = view_b};
+    args.a.scales = of.rows(0, 1), args.b.scales = of.rows(1, 1);
+    args.bias_N = bias.rows(0, 16).reshape({16});
+    multiply(args);
+    TestTensor added(DType::kBF16, {16});
+    for (std::int64_t n = 0; n < 16; ++n)
+      added.set(n, biases.values()[static_cast<std::size_t>(256 * i + n)]);
+    a.scales.set(0, scales.values()[static_cast<std::size_t>(2 * i)]);
+    b.scales.set(0, scales.values()[static_cast<std::size_t>(2 * i + 1)]);
+    a.decode(), b.decode();
+    expect_product(c, sums_of(a, b), repeated(added, 8), 40, std::to_string(i));
+  }
+}
+
+TEST_F(CublasLt, what_it_has_no_kernel_for_is_left_to_ours) {
+  const ScaleDim whole = {128, 0}, two = dim_of(0, {{128, 0}, {128, 0}}), blocks = {128, 128};
+  TestTensor c(DType::kBF16, {8, 16}, 0), odd(DType::kBF16, {8, 16}, 1),
+      wide(DType::kF32, {8, 16}, 0), narrow(DType::kBF16, {8, 24}, 0),
+      half(DType::kBF16, {8, 8}, 0);
+  const Operand a(kE4M3, {8, 0}, whole, 1), b(kE4M3, {16, 0}, whole, 2);
+  const QuantizedGemm good{.c_MN = c, .a = a.view(), .b = b.view()};
+  ASSERT_TRUE(serves(good));
+  const auto with = [&](const auto& change) {
+    QuantizedGemm args = good;
+    change(args);
+    return serves(args);
+  };
+  const Operand a_two(kE4M3, {8, 0}, two, 3), b_two(kE4M3, {16, 0}, two, 4);
+  EXPECT_FALSE(with([&](auto& x) { x.a = a_two.view(), x.b = b_two.view(); })) << "parts along K";
+  const Operand a_blocks(kE4M3, {8, 1}, blocks, 5), b_blocks(kE4M3, {16, 128}, blocks, 6);
+  EXPECT_FALSE(with([&](auto& x) { x.a = a_blocks.view(), x.b = b_blocks.view(); })) << "blocks";
+  const Operand b_24(kE4M3, {24, 0}, whole, 7);
+  EXPECT_FALSE(with([&](auto& x) { x.c_MN = narrow, x.b = b_24.view(); })) << "24 columns";
+  EXPECT_FALSE(with([&](auto& x) { x.c_MN = odd; })) << "an address between 16 bytes";
+  const TestTensor bias = aligned_bias(16);
+  EXPECT_TRUE(with([&](auto& x) { x.bias_N = bias; }));
+  EXPECT_FALSE(with([&](auto& x) { x.bias_N = bias, x.c_MN = wide; })) << "a bias in f32 sums";
+  EXPECT_TRUE(with([&](auto& x) { x.c_MN = wide, x.accumulate = Accumulate::kYes; }));
+  const Operand a_e5m2(kE5M2, {8, 0}, whole, 8), b_e5m2(kE5M2, {16, 0}, whole, 9);
+  EXPECT_FALSE(with([&](auto& x) { x.a = a_e5m2.view(), x.b = b_e5m2.view(); })) << "both e5m2";
+  EXPECT_FALSE(with([&](auto& x) {
+    x.c_MN = half, x.saved = odd, x.epilogue = GemmEpilogue::kSwiglu;
+  })) << "an epilogue";
+}
+
+/// Of bf16: all four ways in which operands stand.
+TEST_F(CublasLt, bf16_products_are_the_sums_of_their_operands) {
+  constexpr std::int64_t kM = 6, kN = 10, kK = 7;
+  const TestTensor a = TestTensor::random(DType::kBF16, {kM * kK}, 1),
+                   b = TestTensor::random(DType::kBF16, {kN * kK}, 2),
+                   bias = TestTensor::random(DType::kBF16, {kN}, 3);
+  const std::vector<double> x = a.values(), y = b.values(), added = bias.values();
+  void* const workspace = context_.scratch(cuda::gemm_cublaslt.workspace_bytes);
+  for (const int way : {0, 1, 2, 3}) {
+    const bool ta = way / 2 == 1, tb = way % 2 == 1;
+    std::vector<double> expected(kM * kN);
+    for (std::int64_t i = 0; i < kM * kN; ++i) {
+      const std::int64_t m = i / kN, n = i % kN;
+      for (std::int64_t k = 0; k < kK; ++k) {
+        expected[static_cast<std::size_t>(i)] +=
+            x[static_cast<std::size_t>(ta ? k * kM + m : m * kK + k)] *
+            y[static_cast<std::size_t>(tb ? n * kK + k : k * kN + n)];
+      }
+    }
+    TestTensor sums(DType::kF32, {kM, kN}), c(DType::kBF16, {kM, kN});
+    GemmGpuArgs args{};
+    args.c = TensorView(sums).data;
+    args.a = ConstTensorView(a).data, args.b = ConstTensorView(b).data;
+    args.m = kM, args.n = kN, args.k = kK;
+    args.transpose_a = ta, args.transpose_b = tb;
+    args.type = DType::kBF16, args.c_type = DType::kF32;
+    args.workspace = workspace;
+    ASSERT_TRUE(cuda::gemm_cublaslt.serves(args));
+    cuda::gemm_cublaslt.multiply(args);
+    expect_close(sums.values(), expected, {1e-6, 1e-6}, "sums");
+    args.accumulate = true;
+    cuda::gemm_cublaslt.multiply(args);
+    args.accumulate = false;
+    for (double& value : expected) value *= 2;
+    expect_close(sums.values(), expected, {1e-6, 1e-6}, "added");
+    args.bias = ConstTensorView(bias).data;
+    EXPECT_FALSE(cuda::gemm_cublaslt.serves(args)) << "a bias of bf16 in f32";
+    args.c = TensorView(c).data, args.c_type = DType::kBF16;
+    ASSERT_TRUE(cuda::gemm_cublaslt.serves(args));
+    (void)calls();
+    cuda::gemm_cublaslt.multiply(args);
+    const std::string told = calls();
+    EXPECT_NE(told.find(", bias bf16, reduction 2\n"), std::string::npos) << told;
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = expected[i] / 2 + added[i % kN];
+    expect_close(c.values(), expected, {0x1p-8, 0x1p-8}, "with a bias");
+    args.epilogue = GemmEpilogue::kGelu;
+    EXPECT_FALSE(cuda::gemm_cublaslt.serves(args));
+  }
+}
+
+}  // namespace
+}  // namespace trireme
