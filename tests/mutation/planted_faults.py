@@ -81,7 +81,7 @@ ATTENTION_BACKWARD = [
     ("key gradients leave before other warps have stored theirs",
      [("  ptx::barrier_sync(kWeightsStored, kConsumerThreads);\n  // A warp", "  // A warp")]),
     ("key gradients still leaving at the end", [("  ptx::bulk_commit();\n  ptx::bulk_wait_read<0>();\n", "  ptx::bulk_commit();\n")]),
-    ("rows behind a range added", [("count == rows || at.token + count == tokens", "true")]),
+    ("rows behind a range added", [("at.token + count == tokens", "at.token + count <= tokens")]),
     ("rows behind a range added one by one", [("row < to.count; ++row", "row < 64; ++row")]),
     ("a turn that ends when the sums are only read", [("    ptx::bulk_wait<0>();\n    ptx::fence", "    ptx::bulk_wait_read<0>();\n    ptx::fence")]),
     ("a turn that ends without a fence",
