@@ -89,7 +89,7 @@ ATTENTION_BACKWARD = [
     ("a turn that begins without a fence",
      [("    ptx::begin_turn(count_, before_);\n    ptx::fence_proxy_async_global();\n", "    ptx::begin_turn(count_, before_);\n")]),
     ("a turn not waited for", [("    ptx::begin_turn(count_, before_);\n", "")]),
-    ("turns of all blocks, also of those that see nothing", [("number < key_tile_ && bounds.meets(keys) ? 1 : 0", "number < key_tile_ && bounds.first <= bounds.last ? 1 : 0")]),
+    ("turns of all blocks, also of those that see nothing", [("number < key_tile_ && bounds.meets(keys) ? 1 : 0", "number < key_tile_ && (keys.count < 0 || bounds.first <= bounds.last) ? 1 : 0")]),
     ("turns by the blocks' numbers", [("    block = static_cast<unsigned>(s.block);\n", "")]),
     ("blocks that begin before those they wait for", [("1, group_bytes, false)", "1, group_bytes, true)")]),
     ("turns not set back to 0", [("cudaMemsetAsync(args.turns, 0, counts", "cudaMemsetAsync(args.turns, 1, counts")]),
