@@ -99,6 +99,7 @@ ATTENTION_BACKWARD = [
 
 FORWARD_FILES = ["kernels/attention/attention_forward_sm90.cuh", "kernels/attention/attention_sweep_sm90.cuh"]
 BACKWARD_FILES = ["kernels/attention/attention_backward_sm90.cuh", "kernels/attention/attention_sums_sm90.cuh",
+                  "kernels/attention/attention_query_rows_sm90.cuh",
                   "kernels/attention/attention_steps_sm90.cuh", "kernels/attention/attention_turns_sm90.cuh"]
 PLANTED = {
     "attention": [
