@@ -73,11 +73,13 @@ class BackwardWork {
   /// Null without documents. Of the first own row, where these are queries, else of the sequence.
   const std::int32_t* first_key = nullptr;
 
- private:
+ protected:
   const AttentionGpuBackward& args_;
+  int other_head_, last_head_;
+
+ private:
   TileScan scan_;
   std::int64_t sequence_;
-  int other_head_, last_head_;
   QueryBounds own_bounds_ = {};
 };
 

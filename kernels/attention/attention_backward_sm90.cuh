@@ -16,7 +16,9 @@
 #include "kernels/attention/attention_backward.cuh"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_mma.cuh"
+#include "kernels/attention/attention_query_rows_sm90.cuh"
 #include "kernels/attention/attention_sm90.cuh"
+#include "kernels/attention/attention_steps_sm90.cuh"
 #include "kernels/attention/attention_sums_sm90.cuh"
 #include "kernels/attention/attention_turns_sm90.cuh"
 
@@ -44,7 +46,7 @@ struct HopperBackward {
   static constexpr int kD = kHeadSize;
   static constexpr int kKeys = 128, kQueries = kD == 64 ? 128 : 64, kStages = 2;
   static constexpr int kConsumers = 2, kThreads = 128 * (1 + kConsumers);
-  using Work = BackwardWork<RowsOf::kKeys, kKeys, kQueries>;
+  using Work = BackwardSteps<kKeys, kQueries>;
 
   struct Smem {
     alignas(1024) bf16 k[kKeys * kD];
@@ -80,62 +82,7 @@ struct HopperBackward {
 enum HopperBackwardBarrier : int { kWeightsStored = 1 };
 inline constexpr int kConsumerThreads = 256;
 
-// ---- the warps that load ----
-
-/// What weights depend on besides the scores, of a lane's queries of a tile.
-template <class B>
-struct QueryRows {
-  static constexpr int kRows = B::kQueries / 32;
-  float lse_log2[kRows], delta[kRows];
-  int first_key[kRows];
-};
-
-template <class B>
-__device__ __forceinline__ void load_query_rows(QueryRows<B>& rows,
-                                                const AttentionGpuBackward& args,
-                                                const typename B::Work& work,
-                                                const BackwardStep& step) {
-  const std::int64_t first = work.q_row + step.tile.index;
-  const float* lses = args.lse + first * args.shape.heads + step.head;
-  const float* deltas = args.delta + first * args.shape.heads + step.head;
-#pragma unroll
-  for (int i = 0; i < QueryRows<B>::kRows; ++i) {
-    const int row = ptx::lane() + i * 32;
-    float lse = 0, delta = 0;
-    int first_key = 0x7fffffff;
-    if (row < step.tile.count) {
-      lse = lses[row * args.shape.heads] * kLog2E;
-      delta = deltas[row * args.shape.heads];
-      first_key = first_visible(args.first_key == nullptr ? 0 : args.first_key[first + row],
-                                step.tile.position + row, args.reach);
-    }
-    rows.lse_log2[i] = lse;
-    rows.delta[i] = delta;
-    rows.first_key[i] = min(max(first_key, work.own.position) - work.own.position, B::kKeys);
-  }
-}
-
-/// A tile's are asked for before its stage is free.
-template <class B>
-__device__ __forceinline__ void bring_query_rows(typename B::Smem& s,
-                                                 const AttentionGpuBackward& args,
-                                                 typename B::Work& work) {
-  for (Ring<B::kStages> ring;; ring.advance()) {
-    const BackwardStep step = work.next();
-    QueryRows<B> rows;
-    load_query_rows<B>(rows, args, work, step);
-    ptx::mbarrier_wait(&s.empty[ring.stage], ring.parity ^ 1);
-#pragma unroll
-    for (int i = 0; i < QueryRows<B>::kRows; ++i) {
-      const int row = ptx::lane() + i * 32;
-      s.lse_log2[ring.stage][row] = rows.lse_log2[i];
-      s.delta[ring.stage][row] = rows.delta[i];
-      s.first_key[ring.stage][row] = static_cast<std::int16_t>(rows.first_key[i]);
-    }
-    release(&s.full[ring.stage]);
-    if (step.tile.count == 0) return;
-  }
-}
+// ---- the warp that loads tiles ----
 
 template <class B>
 __device__ __forceinline__ QueryTile query_tile(const typename B::Work& work,
@@ -215,7 +162,6 @@ __device__ __forceinline__ void add_query_gradients(typename B::Smem& s,
     release(&s.dq_empty[buffer]);
     if (elected) turns.end();
   }
-  if (elected) ptx::bulk_wait<0>();
 }
 
 // ---- the consumers ----
@@ -354,7 +300,7 @@ __device__ __forceinline__ void add_key_gradients(typename B::Smem& s,
            sums + warp * kSumBlock<B::kKeys>, block * kSumColumns, args.shape.head_dim);
   if (threadIdx.x % 32 != 0) return;
   ptx::bulk_commit();
-  ptx::bulk_wait<0>();
+  ptx::bulk_wait_read<0>();
 }
 
 template <class B>
@@ -441,7 +387,7 @@ __global__ void __launch_bounds__(HopperBackward<kD>::kThreads, 1)
     block = static_cast<unsigned>(s.block);
   }
   const BlockOrder::Place place = order.place(block);
-  typename B::Work work(args, place.tile, place.group);
+  typename B::Work work(args, place.tile, place.group, query_tiles);
   if (threadIdx.x == 0) {
     for (int i = 0; i < B::kStages; ++i) {
       ptx::mbarrier_init(&s.full[i], 2);                   // of its bytes, of what a warp stored
@@ -457,14 +403,14 @@ __global__ void __launch_bounds__(HopperBackward<kD>::kThreads, 1)
   __syncthreads();
   const int group = warpgroup(), warp = static_cast<int>(threadIdx.x) / 32;
   if (group == 0) {
-    ptx::decrease_registers<40>();
+    ptx::decrease_registers<56>();
     if (warp == 0) bring_steps<B>(s, maps, work);
     if (warp == 1) bring_query_rows<B>(s, args, work);
     if (warp >= 2)
       add_query_gradients<B>(s, maps, args, work, {args, s.keys.number, query_tiles}, warp - 2);
     return;
   }
-  ptx::increase_registers<232>();
+  ptx::increase_registers<224>();
   consume<B>(s, maps, args, group - 1);
 }
 
@@ -499,9 +445,9 @@ void backward_sm90(const AttentionGpuBackward& args) {
   const SequencesOfHeads queries{nullptr,        0,           shape.sequences,
                                  shape.q_tokens, shape.heads, shape.head_dim},
       keys{nullptr, 0, shape.sequences, shape.kv_tokens, shape.kv_heads, shape.head_dim};
-  const BlockOrder order = block_order(
-      tiles, shape.sequences * shape.kv_heads, 1,
-      shape.heads / shape.kv_heads * shape.q_tokens * shape.head_dim * 4, args.turns != nullptr);
+  const BlockOrder order =
+      backward_block_order(tiles, shape.sequences * shape.kv_heads,
+                           shape.heads / shape.kv_heads * shape.q_tokens * shape.head_dim * 4);
   launch(backward_sm90_kernel<kD>,
          {.grid = order.blocks(),
           .block = B::kThreads,

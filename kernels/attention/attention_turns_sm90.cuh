@@ -7,7 +7,7 @@
 
 namespace trireme::cuda::attention {
 
-/// Where blocks add to dq in one order: those of the last keys come first. They have begun before
+/// Where blocks add to dq in one order: those of the first keys come first. They have begun before
 /// the others, too, so that who waits for them does not keep them from running.
 template <class B>
 class BlockTurns {
@@ -24,11 +24,10 @@ class BlockTurns {
     count_ = args_.turns + 1 + head * query_tiles_ + step.number;
     before_ = 0;
     const QueryBounds bounds = work.bounds_of(step.tile, step.number);
-    for (int first = key_tile_ + 1; tile_at(args_.kv_ranges, first, B::kKeys).count > 0;
-         first += 32) {
-      const Tile keys =
-          tile_at(args_.kv_ranges, first + static_cast<int>(threadIdx.x % 32), B::kKeys);
-      before_ += __popc(__ballot_sync(kAllLanes, keys.count > 0 && bounds.meets(keys) ? 1 : 0));
+    for (int first = 0; first < key_tile_; first += 32) {
+      const int number = first + static_cast<int>(threadIdx.x % 32);
+      const Tile keys = tile_at(args_.kv_ranges, number, B::kKeys);
+      before_ += __popc(__ballot_sync(kAllLanes, number < key_tile_ && bounds.meets(keys) ? 1 : 0));
     }
   }
   /// One thread.

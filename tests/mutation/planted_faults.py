@@ -62,7 +62,7 @@ ATTENTION_BACKWARD = [
     ("no fence of proxies before weights are multiplied",
      [("    ptx::fence_proxy_async_shared();\n    ptx::wgmma_fence();\n    issue_weighted", "    ptx::wgmma_fence();\n    issue_weighted")]),
     ("weights stored over those that are multiplied",
-     [("s.ds[stage], ds_weights", "s.ds[0], ds_weights"), ("s.ds[stage] + rows", "s.ds[0] + rows")]),
+     [("s.ds[stage], ds_weights", "s.ds[0], ds_weights"), ("s.ds[stage] + rows", "s.ds[0 * stage] + rows")]),
     ("dQ before its product has ended", [("    ptx::wgmma_wait<1>(dq);\n", "")]),
     ("dQ stored over what is leaving", [("      ptx::bulk_wait_read<0>();\n", "")]),
     ("dQ stored without waiting", [("    ptx::mbarrier_wait(&s.dq_empty[stage], ring.parity ^ 1);\n", "")]),
@@ -80,8 +80,8 @@ ATTENTION_BACKWARD = [
      [("  ptx::fence_proxy_async_shared();\n  ptx::barrier_sync", "  ptx::barrier_sync")]),
     ("key gradients leave before other warps have stored theirs",
      [("  ptx::barrier_sync(kWeightsStored, kConsumerThreads);\n  // A warp", "  // A warp")]),
-    ("key gradients still leaving at the end", [("  ptx::bulk_commit();\n  ptx::bulk_wait<0>();\n", "  ptx::bulk_commit();\n")]),
-    ("rows behind a range added", [("count == rows || at.token + count == tokens", "true")]),
+    ("key gradients still leaving at the end", [("  ptx::bulk_commit();\n  ptx::bulk_wait_read<0>();\n", "  ptx::bulk_commit();\n")]),
+    ("rows behind a range added", [("at.token + count == tokens", "at.token + count <= tokens")]),
     ("rows behind a range added one by one", [("row < to.count; ++row", "row < 64; ++row")]),
     ("a turn that ends when the sums are only read", [("    ptx::bulk_wait<0>();\n    ptx::fence", "    ptx::bulk_wait_read<0>();\n    ptx::fence")]),
     ("a turn that ends without a fence",
@@ -89,9 +89,9 @@ ATTENTION_BACKWARD = [
     ("a turn that begins without a fence",
      [("    ptx::begin_turn(count_, before_);\n    ptx::fence_proxy_async_global();\n", "    ptx::begin_turn(count_, before_);\n")]),
     ("a turn not waited for", [("    ptx::begin_turn(count_, before_);\n", "")]),
-    ("turns of all blocks, also of those that see nothing", [("keys.count > 0 && bounds.meets(keys) ? 1 : 0", "keys.count > 0 ? 1 : 0")]),
+    ("turns of all blocks, also of those that see nothing", [("number < key_tile_ && bounds.meets(keys) ? 1 : 0", "number < key_tile_ && (keys.count < 0 || bounds.first <= bounds.last) ? 1 : 0")]),
     ("turns by the blocks' numbers", [("    block = static_cast<unsigned>(s.block);\n", "")]),
-    ("blocks that begin before those they wait for", [("args.turns != nullptr);\n  launch", "false);\n  launch")]),
+    ("blocks that begin before those they wait for", [("1, group_bytes, false)", "1, group_bytes, true)")]),
     ("turns not set back to 0", [("cudaMemsetAsync(args.turns, 0, counts", "cudaMemsetAsync(args.turns, 1, counts")]),
     ("hidden pairs not hidden", [("    if (masked) hide<B>(p_weights, ds_weights, visible);\n", "")]),
     ("one warpgroup's masks for both", [("masked |= 1U << c;", "masked |= 1U;")]),
@@ -99,7 +99,8 @@ ATTENTION_BACKWARD = [
 
 FORWARD_FILES = ["kernels/attention/attention_forward_sm90.cuh", "kernels/attention/attention_sweep_sm90.cuh"]
 BACKWARD_FILES = ["kernels/attention/attention_backward_sm90.cuh", "kernels/attention/attention_sums_sm90.cuh",
-                  "kernels/attention/attention_turns_sm90.cuh"]
+                  "kernels/attention/attention_query_rows_sm90.cuh",
+                  "kernels/attention/attention_steps_sm90.cuh", "kernels/attention/attention_turns_sm90.cuh"]
 PLANTED = {
     "attention": [
         ("AttentionHopper.", FORWARD_FILES, ATTENTION_FORWARD),

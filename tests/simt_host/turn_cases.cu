@@ -28,6 +28,10 @@ enum Fault {
   kTurnNotWaitedFor,
   kTurnNeverComes,
   kTurnHasPassed,
+  kBoxWithoutFence,
+  kBoxOfOtherNumbers,
+  kBoxStillRead,
+  kBoxWithoutTurnsFence,
 };
 
 /// Each block adds a row to `to`, one after the other in the order in which they began.
@@ -57,6 +61,47 @@ __global__ void __launch_bounds__(kRow) add_in_turn(float* to, int* counts) {
   ptx::end_turn(&counts[1]);  // fault: turn_ends_early
 }
 
+struct BoxSmem {
+  alignas(1024) float box[8 * 32];
+};
+/// Each block adds a box of ones to `to` in its turn.
+template <Fault kFault>
+__global__ void __launch_bounds__(256)
+    add_boxes(const __grid_constant__ cuda::TensorMap to, int* counts) {
+  BoxSmem& s = cuda::smem<BoxSmem>();
+  s.box[threadIdx.x] = 1;
+  if (kFault != kBoxWithoutFence) ptx::fence_proxy_async_shared();
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  ptx::begin_turn(&counts[1], atomicAdd(&counts[0], 1));
+  if (kFault != kBoxWithoutTurnsFence) ptx::fence_proxy_async_global();
+  ptx::tma_add_4d(to, 0, 0, 0, 0, s.box);
+  ptx::bulk_commit();
+  if (kFault == kBoxStillRead) s.box[0] = 0;  // fault: box_still_read
+  ptx::bulk_wait<0>();
+  ptx::fence_proxy_async_global();
+  ptx::end_turn(&counts[1]);
+}
+
+template <class Element>
+cuda::TensorMap boxes_of(Element* to) {
+  return cuda::encode_tiled<4, Element>({.base = to,
+                                         .dims = {32, 1, 8, 1},
+                                         .strides = {32, 32, 256},
+                                         .box = {128 / sizeof(Element), 1, 8, 1}});
+}
+template <Fault kFault>
+Case make_box(const char* name, FaultKind kind) {
+  return {name, kind, [](bool faulty, const Buffers& x) {
+            int* counts = reinterpret_cast<int*>(x.in);
+            cudaMemsetAsync(counts, 0, 2 * sizeof *counts, nullptr);
+            cuda::launch(faulty ? add_boxes<kFault> : add_boxes<kNone>,
+                         {.grid = 2, .block = 256, .smem_bytes = sizeof(BoxSmem), .name = "add"},
+                         faulty && kFault == kBoxOfOtherNumbers ? boxes_of(x.a) : boxes_of(x.out),
+                         counts);
+          }};
+}
+
 template <Fault kFault>
 Case make(const char* name, FaultKind kind) {
   return {name, kind, [](bool faulty, const Buffers& x) {
@@ -79,6 +124,10 @@ const Case kCases[] = {
     make<kTurnNotWaitedFor>("turn_not_waited_for", FaultKind::kRace),
     make<kTurnNeverComes>("turn_never_comes", FaultKind::kDeadlock),
     make<kTurnHasPassed>("turn_has_passed", FaultKind::kDeadlock),
+    make_box<kBoxWithoutFence>("box_without_fence", FaultKind::kProxyFence),
+    make_box<kBoxOfOtherNumbers>("box_of_other_numbers", FaultKind::kTma),
+    make_box<kBoxStillRead>("box_still_read", FaultKind::kRace),
+    make_box<kBoxWithoutTurnsFence>("box_without_turns_fence", FaultKind::kProxyFence),
 };
 
 }  // namespace
