@@ -156,6 +156,14 @@ __device__ __forceinline__ void tma_store_4d(const TensorMap& map, int c0, int c
 }
 // The box at (c0, ..) += a box of f32 in shared memory, each element atomically and in no order;
 // what lies outside of the tensor is left out. One thread, which waits for it as for a store.
+__device__ __forceinline__ void tma_add_2d(const TensorMap& map, int c0, int c1,
+                                           const float* shared) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2}], "
+      "[%3];" ::"l"(reinterpret_cast<uint64_t>(&map)),
+      "r"(c0), "r"(c1), "r"(shared_address(shared))
+      : "memory");
+}
 __device__ __forceinline__ void tma_add_4d(const TensorMap& map, int c0, int c1, int c2, int c3,
                                            const float* shared) {
   asm volatile(
@@ -292,6 +300,11 @@ inline void tma_store_4d(const TensorMap& map, int c0, int c1, int c2, int c3, c
                          simt::Loc loc = simt::Loc::current()) {
   const int c[] = {c0, c1, c2, c3};
   simt::tma_store(&map, shared, 4, c, loc);
+}
+inline void tma_add_2d(const TensorMap& map, int c0, int c1, const float* shared,
+                       simt::Loc loc = simt::Loc::current()) {
+  const int c[] = {c0, c1};
+  simt::tma_add(&map, shared, 2, c, loc);
 }
 inline void tma_add_4d(const TensorMap& map, int c0, int c1, int c2, int c3, const float* shared,
                        simt::Loc loc = simt::Loc::current()) {

@@ -136,9 +136,12 @@ struct StoreEpilogue {
   const C* accumulated;  ///< c, which is f32, or null
   const C* residual;     ///< may be null
 
-  __device__ __forceinline__ bool is_plain() const {
-    return bias.bias == nullptr && accumulated == nullptr && residual == nullptr;
+  __device__ __forceinline__ bool is_plain() const { return only_adds() && !accumulates(); }
+  /// c = sum or c += sum.
+  __device__ __forceinline__ bool only_adds() const {
+    return bias.bias == nullptr && residual == nullptr;
   }
+  __device__ __forceinline__ bool accumulates() const { return accumulated != nullptr; }
   __device__ __forceinline__ PlainEpilogue<C> plain() const { return {}; }
   __device__ __forceinline__ float2 column(std::int64_t column) const {
     return bias.column(column);

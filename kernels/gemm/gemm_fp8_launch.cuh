@@ -58,12 +58,10 @@ void launch_fp8_tile(const GemmQuantizedGpuArgs& args, E epilogue) {
   p.columns = ColumnTiles(args.b, E::kDual);
   epilogue.bias.pairs = epilogue.bias.pairs && p.columns.even();
   const DirectSink<typename E::Out> direct = direct_sink(product, epilogue);
-  p.by_tma = sizeof(typename E::Out) == sizeof(bf16) && epilogue.bias.pairs && p.n % 8 == 0 &&
-             aligned_to_16(product.c, product.saved);
+  p.by_tma = leaves_by_tma(product, epilogue, p.n);
   for (int i = 0; i < 3; ++i) {
     p.out[i] = p.by_tma && direct.outputs.at[i] != nullptr
-                   ? matrix_map(direct.outputs.at[i], product.m, p.n, direct.outputs.stride[i], 64,
-                                kTileColumns<E>)
+                   ? out_map<E>(direct.outputs, i, product.m, p.n)
                    : p.a;
   }
   const std::int64_t tiles = blocks_for(product.m, T::kM * T::kCluster) * p.columns.count();

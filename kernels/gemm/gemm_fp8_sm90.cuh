@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   ptx::increase_registers<232>();
   const int consumer = group - 1;
   Ring<T::kStages> ring;
-  [[maybe_unused]] int buffer = 0;
+  int buffer = 0;
   Fp8Tiles<T> tiles(p);
   for (Fp8TileAt at; tiles.take(at);) {
     float sums[T::kWaves][64];
@@ -370,7 +370,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
                                   origin, {p.m, at.columns.end});
     }
   }
-  if (sizeof(typename E::Out) == sizeof(bf16) && threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
+  if (threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
   leave_cluster<T>();
 }
 

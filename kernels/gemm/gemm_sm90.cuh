@@ -1,7 +1,7 @@
 #pragma once
 // The bf16 main loop for Hopper: a producer thread brings tiles by TMA to a ring in shared memory,
-// two warpgroups multiply them by wgmma, blocks stay and take tile after tile. bf16 results leave
-// through shared memory and TMA, f32 ones directly.
+// two warpgroups multiply them by wgmma, blocks stay and take tile after tile. Results leave
+// through shared memory and TMA.
 
 #include "kernels/gemm/gemm_sm90_stages.cuh"
 
@@ -28,6 +28,7 @@ using NarrowHopperTile = HopperTile<128, 6, 1>;
 /// Maps of the operands and of the outputs that TMA stores; sizes of the result and of the sum.
 struct HopperProduct {
   TensorMap a, b, out[3];
+  bool by_tma;
   int m, n, k;
 };
 
@@ -192,17 +193,17 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   ptx::increase_registers<232>();
   const int consumer = group - 1, steps = (p.k + T::kK - 1) / T::kK;
   Ring<T::kStages> ring;
-  [[maybe_unused]] int buffer = 0;
+  int buffer = 0;
   HopperTiles<T, E> tiles(p);
   for (int row, column0; tiles.take(row, column0);) {
     float sums[T::kN / 2];
     multiply_tile<T, kTransposeA, kTransposeB>(sums, s, ring, consumer, steps);
     const int row0 = row + consumer * 64;
     if (row0 >= p.m) continue;
-    finish_sums<kResultColumns<T, E>>({s.out[consumer], p.out, consumer, buffer}, true, epilogue,
-                                      direct, sums, {row0, column0}, {p.m, p.n});
+    finish_sums<kResultColumns<T, E>>({s.out[consumer], p.out, consumer, buffer}, p.by_tma,
+                                      epilogue, direct, sums, {row0, column0}, {p.m, p.n});
   }
-  if (sizeof(typename E::Out) == sizeof(bf16) && threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
+  if (threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
   leave_cluster<T>();
 }
 
@@ -230,11 +231,11 @@ void launch_hopper_tile(const GemmGpuArgs& args, const E& epilogue) {
                       : matrix_map(args.b, args.k, args.n, args.n, T::kK);
   }
   const DirectSink<typename E::Out> direct = direct_sink(args, epilogue);
+  p.by_tma = leaves_by_tma(args, epilogue, p.n);
   for (int i = 0; i < 3; ++i) {
-    const bool by_tma = sizeof(typename E::Out) == sizeof(bf16) && direct.outputs.at[i] != nullptr;
-    p.out[i] = by_tma ? matrix_map(direct.outputs.at[i], args.m, p.n, direct.outputs.stride[i],
-                                   T::kSide, kTileColumns<E>)
-                      : p.a;
+    p.out[i] = p.by_tma && direct.outputs.at[i] != nullptr
+                   ? out_map<E>(direct.outputs, i, args.m, p.n)
+                   : p.a;
   }
   const std::int64_t tiles = blocks_for(args.m, T::kM * T::kCluster) * blocks_for(args.n, T::kN);
   const int clusters = max(args.multiprocessors / T::kCluster, 1);

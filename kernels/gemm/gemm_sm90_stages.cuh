@@ -1,10 +1,10 @@
 #pragma once
 // What Hopper's main loops share around their products: a cluster's beginning
-// and end, and how a warpgroup's sums leave: bf16 results through shared memory and TMA, others
-// directly.
+// and end, and how a warpgroup's sums leave: through shared memory and TMA.
 
 #include "kernels/common/ptx.cuh"
 #include "kernels/common/ring.cuh"
+#include "kernels/common/sum_tiles.cuh"
 #include "kernels/common/tensor_map.cuh"
 #include "kernels/gemm/gemm_epilogue_args.cuh"
 #include "kernels/gemm/gemm_tile.cuh"
@@ -145,32 +145,30 @@ __device__ __forceinline__ void stage_block(bf16* tiles, const E& epilogue, cons
   }
 }
 
-/// The epilogue of kGroups<E> x 8 columns, element after element; kWhole: of a block that exists.
-template <bool kWhole, class E>
+/// The epilogue of kCount x 8 columns, element after element, of those that exist.
+template <int kCount, class E>
 __device__ __forceinline__ void put_columns(const E& epilogue,
                                             const DirectSink<typename E::Out>& sink,
                                             const float* sums, TileOrigin origin, ResultEnd end) {
   const ThreadAt at = thread_at(origin);
-  decltype(epilogue.load(0, 0)) read[kGroups<E>][2] = {};
+  decltype(epilogue.load(0, 0)) read[kCount][2] = {};
 #pragma unroll
-  for (int group = 0; group < kGroups<E>; ++group) {
+  for (int group = 0; group < kCount; ++group) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = at.row + half * 8, column = at.column + group * 8;
-      if (kWhole || (row < end.m && column < end.n)) {
-        read[group][half] = epilogue.load(row, column);
-      }
+      if (row < end.m && column < end.n) read[group][half] = epilogue.load(row, column);
     }
   }
 #pragma unroll
-  for (int group = 0; group < kGroups<E>; ++group) {
+  for (int group = 0; group < kCount; ++group) {
     const int column = at.column + group * 8;
-    if (!kWhole && column >= end.n) continue;
+    if (column >= end.n) continue;
     const auto state = epilogue.column(column);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = at.row + half * 8;
-      if (!kWhole && row >= end.m) continue;
+      if (row >= end.m) continue;
       finish_pair(epilogue, sink, row, column, state, read[group][half],
                   sums + group * kSumsOfEight<E> + half * 2);
     }
@@ -226,15 +224,41 @@ __device__ __forceinline__ void store_block(const OutWay& way, const E& epilogue
   }
 }
 
-/// f of the epilogue with what is known of it in a block that exists: all moves in whole pairs, and
-/// perhaps nothing is added.
-template <class E, class F>
-__device__ __forceinline__ void with_whole(E epilogue, const F& f) {
+/// 64 rows and 32 columns of f32 sums, all of which exist, become c or are added to it.
+__device__ __forceinline__ void store_floats(const OutWay& way, bool adds, const float* sums,
+                                             TileOrigin at) {
+  static_assert(sizeof(float[64][kSumColumns]) == sizeof way.tiles[0]);
+  const bool elected = threadIdx.x % 128 == 0;
+  auto* tile = reinterpret_cast<float*>(&way.tiles[way.buffer][0][0]);
+  way.buffer ^= 1;
+  float block[16];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) block[i] = sums[i];
+  if (elected) ptx::bulk_wait_read<1>();
+  ptx::barrier_sync(1 + way.consumer, 128);
+  store_sums<64>(tile, thread_at({0, 0}).row, block, 1);
+  ptx::fence_proxy_async_shared();
+  ptx::barrier_sync(1 + way.consumer, 128);
+  if (!elected) return;
+  if (adds) {
+    ptx::tma_add_2d(way.maps[0], at.column, at.row, tile);
+  } else {
+    ptx::tma_store_2d(way.maps[0], at.column, at.row, tile);
+  }
+  ptx::bulk_commit();
+}
+
+/// The block of bf16 results by an epilogue of which is known what a block that exists knows: all
+/// moves in whole pairs, and perhaps nothing is added.
+template <class E>
+__device__ __forceinline__ void store_known(const OutWay& way, E epilogue,
+                                            const Outputs<bf16>& outputs, const float* sums,
+                                            TileOrigin at) {
   if constexpr (requires { epilogue.plain(); }) {
-    if (epilogue.is_plain()) return f(epilogue.plain());
+    if (epilogue.is_plain()) return store_block(way, epilogue.plain(), outputs, sums, at);
   }
   epilogue.bias.pairs = true;
-  f(epilogue);
+  store_block(way, epilogue, outputs, sums, at);
 }
 
 /// What follows kColumns of a warpgroup's sums. By TMA, where it can be, leaves what has no columns
@@ -244,39 +268,56 @@ __device__ __forceinline__ void finish_sums(const OutWay& way, bool by_tma, cons
                                             const DirectSink<typename E::Out>& direct,
                                             const float* sums, TileOrigin at, ResultEnd end) {
   constexpr bool kNarrow = sizeof(typename E::Out) == sizeof(bf16);
-  constexpr int kBlock = kNarrow ? kTileColumns<E> : kGroups<E> * 8;
-  const bool pairs = direct.pairs && epilogue.bias.pairs && (by_tma || !kNarrow);
+  constexpr int kBlock = kNarrow ? kTileColumns<E> : kSumColumns;
+  constexpr int kStep = kGroups<E> * 8 < kBlock ? kGroups<E> * 8 : kBlock;
+  bool whole = by_tma && at.row + 64 <= end.m;
+  if constexpr (!kNarrow) whole = whole && epilogue.only_adds();
 #pragma unroll
   for (int column = 0; column < kColumns; column += kBlock) {
     const TileOrigin of{at.row, at.column + column};
     if (of.column >= end.n) continue;
     const float* of_block = sums + column / 8 * kSumsOfEight<E>;
-    const bool begins = !kNarrow || of.column % 8 == 0;  // TMA stores begin at 16 bytes
-    if (pairs && begins && of.row + 64 <= end.m && of.column + kBlock <= end.n) {
-      with_whole(epilogue, [&](const auto& known) {
-        if constexpr (kNarrow) {
-          store_block(way, known, direct.outputs, of_block, of);
-        } else {
-          put_columns<true>(known, {direct.outputs, direct.columns, true}, of_block, of, end);
-        }
-      });
+    // TMA begins at 16 bytes of a row.
+    if (whole && of.column % (16 / sizeof(typename E::Out)) == 0 && of.column + kBlock <= end.n) {
+      if constexpr (kNarrow) {
+        store_known(way, epilogue, direct.outputs, of_block, of);
+      } else {
+        store_floats(way, epilogue.accumulates(), of_block, of);
+      }
       continue;
     }
 #pragma unroll
-    for (int j = 0; j < kBlock / 8; j += kGroups<E>)
-      put_columns<false>(epilogue, direct, of_block + j * kSumsOfEight<E>,
-                         {of.row, of.column + j * 8}, end);
+    for (int j = 0; j < kBlock; j += kStep)
+      put_columns<kStep / 8>(epilogue, direct, of_block + j / 8 * kSumsOfEight<E>,
+                             {of.row, of.column + j}, end);
   }
 }
 
+/// Whether c, and what is saved, can leave by TMA.
+template <class E>
+bool leaves_by_tma(const GemmGpuArgs& args, const E& epilogue, std::int64_t columns) {
+  return epilogue.bias.pairs && columns * sizeof(typename E::Out) % 16 == 0 &&
+         aligned_to_16(args.c, args.saved);
+}
+
 /// A matrix of `rows` rows of `columns` elements; the box that one instruction moves.
-inline TensorMap matrix_map(const void* base, std::int64_t rows, std::int64_t columns,
-                            std::int64_t stride, int box_rows, int box_columns = 64) {
-  return tensor_map<2>(
-      {.base = static_cast<const bf16*>(base),
+template <class Element = bf16>
+TensorMap matrix_map(const void* base, std::int64_t rows, std::int64_t columns, std::int64_t stride,
+                     int box_rows, int box_columns = 64) {
+  return tensor_map<2, Element>(
+      {.base = static_cast<const Element*>(base),
        .dims = {static_cast<std::uint64_t>(columns), static_cast<std::uint64_t>(rows)},
        .strides = {static_cast<std::uint64_t>(stride)},
        .box = {static_cast<std::uint32_t>(box_columns), static_cast<std::uint32_t>(box_rows)}});
+}
+
+/// Of an output, whose tiles have 64 rows.
+template <class E>
+TensorMap out_map(const Outputs<typename E::Out>& outputs, int output, std::int64_t rows,
+                  std::int64_t columns) {
+  using Out = typename E::Out;
+  return matrix_map<Out>(outputs.at[output], rows, columns, outputs.stride[output], 64,
+                         sizeof(Out) == sizeof(bf16) ? kTileColumns<E> : kSumColumns);
 }
 
 }  // namespace trireme::cuda

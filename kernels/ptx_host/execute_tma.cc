@@ -111,6 +111,8 @@ Box read_box(Warp& w, const Operand* op, int lane, std::uint32_t shared) {
   box.lane = lane;
   if (shared % 128)
     w.fail("a box of a tensor map begins at a shared address that is not a multiple of 128", lane);
+  if (box.at[0] * int(element_type(box.map.type).bytes) % 16 != 0)
+    w.fail("a box of a tensor map begins between 16 bytes of a row", lane);
   return box;
 }
 

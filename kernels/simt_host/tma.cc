@@ -60,6 +60,15 @@ void each_chunk(const TensorMap& m, const int* coordinate, uint32_t dst, F f) {
   }
 }
 
+// A box may begin outside of the tensor, but not between 16 bytes of a row: an H100 ends such an
+// instruction as an illegal one, loads, stores and reductions.
+void check_begin(const TensorMap& m, const int* coordinate, const char* what) {
+  if (coordinate[0] * m.element_bytes % 16 != 0)
+    fault(FaultKind::kTma, std::string(what) + " begins at element " +
+                               std::to_string(coordinate[0]) +
+                               " of a row, which is no multiple of 16 bytes");
+}
+
 uint32_t box_bytes(const TensorMap& m) {
   uint32_t n = m.element_bytes;
   for (int d = 0; d < m.rank; ++d) n *= m.box[d];
@@ -244,6 +253,7 @@ void load_to(LoadTarget to, const CUtensorMap* map, int rank, const int* coordin
   const int me = w.current->linear;
   const TensorMap m = decode(*map, "TMA load");
   const uint32_t offset = check_tma(w, m, rank, dst, "TMA load");
+  check_begin(m, coordinate, "TMA load");
   const uint32_t bar_offset = smem_offset(w, bar, "TMA load");
   ++w.stats.tma_loads;
   each_chunk(m, coordinate, offset, [&](unsigned char* from, uint32_t, uint32_t n) {
@@ -310,6 +320,7 @@ void store_box(const CUtensorMap* map, const void* src, int rank, const int* coo
   int me = w.current->linear;
   TensorMap m = decode(*map, what);
   uint32_t offset = check_tma(w, m, rank, src, what);
+  check_begin(m, coordinate, what);
   if (adds && m.element_bytes != 4)
     fault(FaultKind::kTma, "TMA reduction of f32 with a map of " + std::to_string(m.element_bytes) +
                                " bytes an element");

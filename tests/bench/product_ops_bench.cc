@@ -158,8 +158,8 @@ void add_quantized_op(const std::string& name,
   });
 }
 
-/// gate and up with SwiGLU, down's gradient with SwiGLU's: by choice, which leaves both to an op
-/// unless told otherwise, and within our product.
+/// gate and up with SwiGLU, down's gradient with SwiGLU's: within our product, and as an op behind
+/// it.
 void add_quantized_swiglu(const std::string& recipe, std::int64_t block) {
   const std::int64_t one = block == 0 ? 0 : 1;
   const auto forward = [=](Operands& operands) {
@@ -186,10 +186,15 @@ void add_quantized_swiglu(const std::string& recipe, std::int64_t block) {
   };
   add_quantized_op(recipe + "_swiglu", forward);
   add_quantized_op(recipe + "_swiglu_gradient", gradient);
-  const GemmQuantizedGpuKernels* own = gpu_kernels().gemm_fp8_sm90;
-  if (bench_device().kind != DeviceKind::kCuda || own == nullptr) return;
-  add_quantized_op(recipe + "_swiglu_fused", forward, own);
-  add_quantized_op(recipe + "_swiglu_gradient_fused", gradient, own);
+  const auto unfused = [&](const std::string& name, const auto& args_of) {
+    add_op("gemm_fp8_" + recipe + name, {DType::kBF16}, [=](Operands& operands) {
+      return [args = args_of(operands)](Context& context) {
+        gemm_quantized_internal::gemm_unfused(context, args);
+      };
+    });
+  };
+  unfused("_swiglu_unfused", forward);
+  unfused("_swiglu_gradient_unfused", gradient);
 }
 
 /// up's products of whole tensors by each kernel that serves them, as `add_kernel` has bf16's. The

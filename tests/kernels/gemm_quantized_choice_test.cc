@@ -82,7 +82,7 @@ GemmQuantizedGpuArgs up_of(std::int64_t block, GemmEpilogue epilogue) {
   return args;
 }
 
-TEST(GemmQuantizedRule, is_ours_and_swiglu_an_op_of_its_own) {
+TEST(GemmQuantizedRule, is_ours) {
   using gemm_quantized_internal::choose_kernel;
   const GemmQuantizedGpuKernels own{always, nullptr}, library{without_epilogue, nullptr},
       useless{[](const GemmQuantizedGpuArgs&) { return false; }, nullptr};
@@ -90,13 +90,12 @@ TEST(GemmQuantizedRule, is_ours_and_swiglu_an_op_of_its_own) {
     return choose_kernel(tables, up_of(0, epilogue));
   };
   using enum GemmEpilogue;
-  for (const GemmEpilogue epilogue : {kNone, kAddResidual, kGelu, kGeluBackward}) {
+  for (const GemmEpilogue epilogue :
+       {kNone, kAddResidual, kGelu, kGeluBackward, kSwiglu, kSwigluBackward}) {
     EXPECT_EQ(chosen({&own, &library}, epilogue), &own);
     EXPECT_EQ(chosen({&useless, &library}, epilogue), nullptr);
     EXPECT_EQ(chosen({nullptr, nullptr}, epilogue), nullptr);
   }
-  for (const GemmEpilogue epilogue : {kSwiglu, kSwigluBackward})
-    EXPECT_EQ(chosen({&own, &library}, epilogue), nullptr);
 }
 
 TEST(GemmQuantizedRule, a_choice_that_was_made_is_kept_where_its_kernel_serves) {
@@ -201,7 +200,9 @@ TEST_P(GemmEpilogueQuantizedChoice, measuring_gives_each_product_with_several_wa
   }
   choices.set_measuring(false);
   const std::string chosen = up.bits(GetParam(), &choices);
-  if (!library) EXPECT_EQ(chosen, by_rule);
+  if (!library) {
+    EXPECT_EQ(chosen, by_rule);
+  }
   EXPECT_EQ(up.bits(GetParam(), &choices), chosen);
 }
 
@@ -220,10 +221,14 @@ TEST_P(GemmEpilogueQuantizedChoice, a_choice_decides_whether_the_epilogue_is_an_
     const bool fused = kernel == ProductKernel::kHopper;
     EXPECT_EQ(chosen, fused ? gpu_kernels().gemm_fp8_sm90 : nullptr);
     const std::string now = up.bits(GetParam(), &choices);
-    if (!bits.empty()) EXPECT_EQ(now, bits) << "of one product, fused and not";
+    if (!bits.empty()) {
+      EXPECT_EQ(now, bits) << "of one product, fused and not";
+    }
     bits = now;
     context.set_batch_invariant(true);
-    EXPECT_EQ(gemm_quantized_internal::choose_kernel(context, up.args()), nullptr) << "by rule";
+    EXPECT_EQ(gemm_quantized_internal::choose_kernel(context, up.args()),
+              gpu_kernels().gemm_fp8_sm90)
+        << "by rule";
     context.set_batch_invariant(false);
   }
 }

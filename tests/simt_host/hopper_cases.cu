@@ -42,6 +42,8 @@ enum Fault {
   kHalfWarpgroup,
   kDifferentDescriptors,
   kMisalignedTile,
+  kLoadBetween16Bytes,
+  kStoreBetween16Bytes,
   kTooManyRegisters,
 };
 
@@ -66,7 +68,7 @@ __global__ void __launch_bounds__(128) multiply(const __grid_constant__ TensorMa
                                                      : kFault == kTooFewBytes ? -16
                                                                               : 0));
     ptx::tma_load_2d(kFault == kMisalignedTile ? &s.a[1] : &s.a[0], map, 0, 0, &s.full);
-    ptx::tma_load_2d(s.b, map, 0, 0, &s.full);
+    ptx::tma_load_2d(s.b, map, kFault == kLoadBetween16Bytes ? 4 : 0, 0, &s.full);
   }
   // Not enough: the data may come later.
   if (kFault == kReadBeforeWait || kFault == kWgmmaBeforeWait) __syncthreads();
@@ -111,7 +113,8 @@ __global__ void __launch_bounds__(128) multiply(const __grid_constant__ TensorMa
   if (kFault != kMissingProxyFence) ptx::fence_proxy_async_shared();
   __syncthreads();
   if (threadIdx.x == 0) {
-    ptx::tma_store_2d(to, 0, 0, s.a);  // fault: missing_proxy_fence
+    const int column = kFault == kStoreBetween16Bytes ? -4 : 0;
+    ptx::tma_store_2d(to, column, 0, s.a);  // fault: missing_proxy_fence
     if (kFault == kStoreNotCommitted) return;
     ptx::bulk_commit();
     if (kFault == kLeaveInFlight) return;
@@ -201,6 +204,8 @@ const Case kCases[] = {
     make<kHalfWarpgroup>("half_warpgroup", FaultKind::kDeadlock),
     make<kDifferentDescriptors>("different_descriptors", FaultKind::kWgmma),
     make<kMisalignedTile>("misaligned_tile", FaultKind::kMisaligned),
+    make<kLoadBetween16Bytes>("load_between_16_bytes", FaultKind::kTma),
+    make<kStoreBetween16Bytes>("store_between_16_bytes", FaultKind::kTma),
     make<kTooManyRegisters>("too_many_registers", FaultKind::kLaunchConfig),
     kSharedRegisters,
     refused<odd_base>("odd_base", FaultKind::kTma),
