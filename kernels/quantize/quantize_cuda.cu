@@ -348,22 +348,24 @@ __global__ void __launch_bounds__(kTileThreads)
                 tile.columns.origin + tile.column;
   const auto bytes = static_cast<std::int64_t>(sizeof(T));
   const bool whole = tile.has_all_columns() && rows_begin_at(to, args.columns.size * bytes, 16);
-  const bool one_scale = 1 << args.columns.tile_shift >= kOwn;
+  const auto scale_at = [&](int k, int j) {  // of the nearest index
+    const int r = min(max(tile.row + k, tile.rows.first), tile.rows.last - 1),
+              c = min(max(tile.column + j, tile.columns.first), tile.columns.last - 1);
+    return args.scales[(tile.rows.block + (r >> args.rows.tile_shift)) * args.columns.blocks +
+                       tile.columns.block + (c >> args.columns.tile_shift)];
+  };
+  const bool one_scale = 1 << args.columns.tile_shift >= kOwn;  // of a row
+  float scales[kOwn];
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k) scales[k] = scale_at(k, 0);
 #pragma unroll
   for (int k = 0; k < kOwn; ++k) {
     if (!tile.has_row(k)) continue;
-    const std::int64_t row = tile.rows.block + ((tile.row + k) >> args.rows.tile_shift);
-    const float* scales = args.scales + row * args.columns.blocks + tile.columns.block;
-    const auto scale_at = [&](int j) {
-      const int place = max(tile.column + j, tile.columns.first);  // of an index
-      return scales[min(place, tile.columns.last - 1) >> args.columns.tile_shift];
-    };
-    const float first = scale_at(0);
     T values[kOwn];
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) {
       values[j] = from_float<T>(__fmul_rn(float_of_f8<F8>(codes[k].at[j / 4] >> j % 4 * 8),
-                                          one_scale ? first : scale_at(j)));
+                                          one_scale ? scales[k] : scale_at(k, j)));
     }
     T* const row_of_x = to + k * args.columns.size;
     if (whole) {

@@ -112,10 +112,10 @@ class Fp8Ranks : public testing::TestWithParam<std::tuple<Fp8Recipe, int>> {
 
     const Fp8Widths widths{kTokens, in, out, rank.extent};
     ArenaCursor measure;
-    lay_out_fp8(measure, widths);
+    lay_out_fp8(measure, {widths});
     const Memory memory(context.device(), measure.bytes());
     ArenaCursor arena(memory.data());
-    const Fp8Products products{context, axis, precision, lay_out_fp8(arena, widths)};
+    const Fp8Products products{context, axis, precision, lay_out_fp8(arena, {widths})};
     const LinearParams& linear = params.chunks[0].blocks[0].attention.in;
     const ParamStore::Lease lease = store.acquire(0);
     const LinearWeights weights = weights_of(lease, linear);
