@@ -169,7 +169,7 @@ std::int64_t operand_bytes(const Fp8Widths& widths) {
     return round_up(columns, kBlock) + ScaleDim::kPartsMax * 2 * kBlock;
   };
   const std::int64_t in = padded(widths.in), out = padded(widths.out),
-                     tokens = padded(widths.tokens);
+                     tokens = round_up(widths.tokens, kBlock);
   const std::int64_t weight = in * out, dy = (widths.together ? 2 : 1) * tokens * out;
   const std::int64_t codes = std::max({tokens * in + weight, dy + weight, (in + out) * tokens});
   // A scale for 128 codes, and a few where rows have blocks of their own.
