@@ -110,7 +110,7 @@ class Fp8Ranks : public testing::TestWithParam<std::tuple<Fp8Recipe, int>> {
     write(context, x_TK.view(), x_here);
     write(context, dy_TN.view(), dy_here);
 
-    const Fp8Widths widths{kTokens, in, out, rank.extent};
+    const Fp8Widths widths{kTokens, in, out, rank.extent, true};
     ArenaCursor measure;
     lay_out_fp8(measure, {widths});
     const Memory memory(context.device(), measure.bytes());
@@ -126,6 +126,13 @@ class Fp8Ranks : public testing::TestWithParam<std::tuple<Fp8Recipe, int>> {
     gradients.in_out = of.in_out;
     gradients.fp8 = &*linear.fp8;
     products.backward_weight(gradients, dy_TN.view(), x_TK.view());
+    const Buffer dx_too = buffer(DType::kF32, {kTokens, in}),
+                 dweight_too = buffer(DType::kF32, dweight.view().shape);
+    gradients.weight.gradient = dweight_too.view();
+    products.backward_both(dx_too.view(), dy_TN.view(), weights, {}, gradients,
+                           [&] { return x_TK.view(); });
+    EXPECT_EQ(read(context, dx_too.view()), read(context, dx.view())) << of.name;
+    EXPECT_EQ(read(context, dweight_too.view()), read(context, dweight.view())) << of.name;
     if (!of.in_is_cut) {
       // From residual rows: the others hold what nobody may read.
       Values rows(x_here.size(), NAN);
