@@ -100,10 +100,10 @@ struct TileScales {
                                         const Tile& tile) {
     if (args.find_amax) maxima.leave(x, tile, shift_of(args));
   }
-  /// The factors, and the scales to memory; where there is no index, 1, so that 0 stays 0.
-  __device__ __forceinline__ void make(const QuantizeArgs& args, const Tile& tile, float largest) {
-    const int i = static_cast<int>(threadIdx.x);
-    if (i >= kSide) return;
+  /// Factor i, and its scale to memory; where there is no index, 1, so that 0 stays 0.
+  __device__ __forceinline__ void make(int i, const QuantizeArgs& args, const Tile& tile,
+                                       float largest) {
+    if (i < 0 || i >= kSide) return;
     const std::int64_t from = place_of<kScales>(i, tile, args.rows, args.columns, false);
     Scale of{1, 1};
     if (from >= 0) {
@@ -194,8 +194,12 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<T>)
   if constexpr (kHasAlong) shared.along.leave(x, args.along, tile);
   if constexpr (kHasAcross) shared.across.leave(x, args.across, turned);
   __syncthreads();
-  if constexpr (kHasAlong) shared.along.make(args.along, tile, largest_of<F8>());
-  if constexpr (kHasAcross) shared.across.make(args.across, turned, largest_of<F8>());
+  const int thread = static_cast<int>(threadIdx.x);
+  if constexpr (kHasAlong) shared.along.make(thread, args.along, tile, largest_of<F8>());
+  if constexpr (kHasAcross) {
+    const int behind = kHasAlong ? thread - kSide : thread;
+    shared.across.make(behind, args.across, turned, largest_of<F8>());
+  }
   __syncthreads();
   float factors[kOwn];
   Vector<unsigned, 2> words[kOwn];
