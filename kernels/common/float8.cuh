@@ -45,17 +45,16 @@ __device__ __forceinline__ std::uint32_t f8_pair(float low, float high) {
 #endif
 }
 
-/// As to_float, of the lowest byte.
+/// As to_float, of the lowest byte. A code's bits where an fp32 has its own are the value but for
+/// what the exponents differ by, also of subnormal ones.
 template <class F8>
 __device__ __forceinline__ float float_of_f8(std::uint32_t byte) {
   using Format = typename F8::Format;
-  constexpr std::uint32_t kStep = Format::kMinNormal - (std::uint32_t{Format::kFractionBits} << 23);
-  const std::uint32_t code = byte & 0x7fU;
-  std::uint32_t magnitude = (code + Format::kRebias) << Format::kShift;
-  if (code < 1U << Format::kFractionBits)
-    magnitude = bits_of(static_cast<float>(code) * float_of_bits(kStep));
-  if (code > Format::kLargest) magnitude = code < Format::kLeastNan ? 0x7f800000U : 0x7fc00000U;
-  return float_of_bits(magnitude | (byte & 0x80U) << 24);
+  constexpr std::uint32_t kBehind = (Format::kRebias << Format::kShift) + 0x3f800000U;
+  const std::uint32_t code = byte & 0x7fU, sign = (byte & 0x80U) << 24;
+  if (code > Format::kLargest)
+    return float_of_bits(sign | (code < Format::kLeastNan ? 0x7f800000U : 0x7fc00000U));
+  return __fmul_rn(float_of_bits(sign | code << Format::kShift), float_of_bits(kBehind));
 }
 
 }  // namespace trireme::cuda

@@ -63,7 +63,7 @@ QuantizedDim quantize_internal::dim_of(const ScaleDim& dim, bool padded) {
   out.padded = padded;
   const auto in_tile = static_cast<std::uint64_t>(out.whole ? ScaleDim::kAlignment : dim.block);
   out.tile_shift = std::countr_zero(in_tile);
-  std::int64_t at = 0;
+  std::int64_t at = 0, tiles = 0;
   for (int i = 0; i < dim.part_count; ++i) {
     const ScaleDim::Part& part = dim.parts[static_cast<std::size_t>(i)];
     if (part.size == 0) continue;
@@ -73,13 +73,15 @@ QuantizedDim quantize_internal::dim_of(const ScaleDim& dim, bool padded) {
                                    .first_block = out.blocks,
                                    .phase = out.whole ? 0 : ScaleDim::phase(part, out.block),
                                    .lead = lead,
-                                   .at = at + (padded ? lead : 0)};
+                                   .at = at + (padded ? lead : 0),
+                                   .first_tile = tiles};
+    tiles += ceil_div(lead + part.size, ScaleDim::kAlignment);
     out.size += part.size;
     out.blocks += dim.blocks_of(part);
     at += padded ? ScaleDim::padded_size_of(part) : part.size;
   }
   out.width = at;
-  out.tiles = dim.padded_size() / ScaleDim::kAlignment;
+  out.tiles = tiles;
   return out;
 }
 
@@ -124,44 +126,119 @@ void join_maxima(Context& context, TensorView most_N, ConstTensorView others_PN)
                                  others_PN.as<std::int32_t>(), most_N.count(), others_PN.shape[0]});
 }
 
-void quantize(Context& context, const Quantize& args) {
-  const QuantizedView& out = args.out;
-  const OpSpan span(context.op_trace(), "quantize",
-                    {0, bytes_of(args.x, args.amax, out.codes, out.scales)});
-  const ArgumentChecker check("quantize");
+namespace {
+
+/// Of x's own rows and columns.
+struct XDims {
+  const ScaleDim &rows, &columns;
+};
+XDims dims_of_x(const Quantize& args) {
   const bool across = args.transpose == Transpose::kYes;
-  const ScaleDim &rows = across ? out.columns : out.rows,
-                 &columns = across ? out.rows : out.columns;
+  return {across ? args.out.columns : args.out.rows, across ? args.out.rows : args.out.columns};
+}
+
+void check_quantize(const char* op, const char* name, const Quantize& args) {
+  const QuantizedView& out = args.out;
+  const ArgumentChecker check(op);
+  const XDims dims = dims_of_x(args);
   QuantizedView checked = out;
   if (args.amax.given() && !out.scales.given())  // the codes alone
     checked.scales = {out.codes.data, DType::kF32, scales_shape(out.rows, out.columns)};
-  check_view("quantize", "out", checked);
-  check_x(check, args.x, rows, columns);
-  check.optional("amax", args.amax, DType::kI32, scales_shape(rows, columns));
+  check_view(op, name, checked);
+  check_x(check, args.x, dims.rows, dims.columns);
+  check.optional("amax", args.amax, DType::kI32, scales_shape(dims.rows, dims.columns));
   for (const ConstTensorView& written : {ConstTensorView(out.codes), ConstTensorView(out.scales)}) {
-    check.disjoint("out", written, "x", args.x);
-    check.disjoint("out", written, "amax", args.amax);
+    check.disjoint(name, written, "x", args.x);
+    check.disjoint(name, written, "amax", args.amax);
   }
-  check.disjoint("out.codes", out.codes, "out.scales", out.scales);
-  if (args.x.count() == 0) return;
+  check.disjoint((std::string(name) + ".codes").c_str(), out.codes,
+                 (std::string(name) + ".scales").c_str(), out.scales);
+}
 
-  const std::size_t blocks = blocks_of(rows, columns);
+/// Words of scratch memory: factors (CPU), maxima that are found, those of each thread (CPU).
+std::size_t scratch_words(const Context& context, const Quantize& args) {
+  const XDims dims = dims_of_x(args);
+  const std::size_t blocks = blocks_of(dims.rows, dims.columns);
   const bool find = !args.amax.given();
-  const std::size_t partial = find ? partial_count(context, rows, columns) : 0;
-  const std::size_t words =
-      context.on_gpu()
-          ? find && !gpu_scratch::quantizes_at_once(rows.block, columns.block) ? blocks : 0
-          : blocks * (find ? 2 : 1) + partial;
-  auto* factors =
-      words == 0 ? nullptr : reinterpret_cast<float*>(context.scratch(words * sizeof(float)));
-  auto* found = reinterpret_cast<std::int32_t*>(context.on_gpu() ? factors : factors + blocks);
+  if (!context.on_gpu())
+    return blocks * (find ? 2 : 1) + (find ? partial_count(context, dims.rows, dims.columns) : 0);
+  return find && !gpu_scratch::quantizes_at_once(dims.rows.block, dims.columns.block) ? blocks : 0;
+}
+
+QuantizeArgs with_scratch(const Context& context, const Quantize& args, std::byte* scratch) {
+  const QuantizedView& out = args.out;
+  const XDims dims = dims_of_x(args);
+  const std::size_t blocks = blocks_of(dims.rows, dims.columns);
+  const bool find = !args.amax.given(), across = args.transpose == Transpose::kYes;
+  auto* const factors = reinterpret_cast<float*>(scratch);
+  auto* const found =
+      reinterpret_cast<std::int32_t*>(context.on_gpu() ? factors : factors + blocks);
   // Only maxima that are found here are written.
   auto* given = const_cast<std::int32_t*>(find ? nullptr : args.amax.as<std::int32_t>());
-  table_of(context).quantize(
-      {context.exec(), out.codes.data, out.scales.given() ? out.scales.as<float>() : nullptr,
-       args.x.data, find ? found : given, factors, found + blocks,
-       dim_of(rows, across && out.padded), dim_of(columns, !across && out.padded), find, across,
-       args.x.dtype, out.format()});
+  return {context.exec(),
+          out.codes.data,
+          out.scales.given() ? out.scales.as<float>() : nullptr,
+          args.x.data,
+          find ? found : given,
+          factors,
+          found + blocks,
+          dim_of(dims.rows, across && out.padded),
+          dim_of(dims.columns, !across && out.padded),
+          find,
+          across,
+          args.x.dtype,
+          out.format()};
+}
+
+std::byte* take_words(Context& context, std::size_t words) {
+  return words == 0 ? nullptr
+                    : reinterpret_cast<std::byte*>(context.scratch(words * sizeof(float)));
+}
+
+}  // namespace
+
+void quantize(Context& context, const Quantize& args) {
+  const OpSpan span(context.op_trace(), "quantize",
+                    {0, bytes_of(args.x, args.amax, args.out.codes, args.out.scales)});
+  check_quantize("quantize", "out", args);
+  if (args.x.count() == 0) return;
+  std::byte* const scratch = take_words(context, scratch_words(context, args));
+  table_of(context).quantize(with_scratch(context, args, scratch));
+}
+
+void quantize_both(Context& context, const QuantizeBoth& args) {
+  const QuantizedView &along = args.along, &across = args.across;
+  const OpSpan span(context.op_trace(), "quantize_both",
+                    {0, bytes_of(args.x, args.along_amax, args.across_amax, along.codes,
+                                 along.scales, across.codes, across.scales)});
+  const Quantize forms[] = {{along, args.x, args.along_amax, Transpose::kNo},
+                            {across, args.x, args.across_amax, Transpose::kYes}};
+  const char* const op = "quantize_both";
+  check_quantize(op, "along", forms[0]);
+  check_quantize(op, "across", forms[1]);
+  const ArgumentChecker check(op);
+  check.that(across.format() == along.format(), "across", "has another type than along");
+  const auto with_block_of = [](const ScaleDim& dim, const ScaleDim& of) {
+    return dim.with_block(of.block) == of;
+  };
+  check.that(with_block_of(along.rows, across.columns) && with_block_of(along.columns, across.rows),
+             "across", "has other parts than along");
+  for (const ConstTensorView& one : {ConstTensorView(along.codes), ConstTensorView(along.scales)}) {
+    check.disjoint("along", one, "across.codes", across.codes);
+    check.disjoint("along", one, "across.scales", across.scales);
+  }
+  if (args.x.count() == 0) return;
+  // What is found apart from codes is found once, where the blocks are the same.
+  const bool once = context.on_gpu() && !args.along_amax.given() && !args.across_amax.given() &&
+                    along.rows == across.columns && along.columns == across.rows;
+  const std::size_t first = scratch_words(context, forms[0]);
+  const std::size_t second = once ? 0 : first;
+  std::byte* const scratch =
+      take_words(context, second + (once ? first : scratch_words(context, forms[1])));
+  table_of(context).quantize_both(
+      {with_scratch(context, forms[0], scratch),
+       with_scratch(context, forms[1],
+                    scratch == nullptr ? scratch : scratch + second * sizeof(float))});
 }
 
 void scales_of(Context& context, TensorView scales, ConstTensorView amax, DType format) {

@@ -42,6 +42,16 @@ struct Quantize {
 };
 void quantize(Context& context, const Quantize& args);
 
+/// Codes and scales of x and of x^T from one reading of it: the bits of two calls of quantize.
+///   along   of x;  across: of x^T, in along's format. Their blocks may be others
+///   x, amax as above; an amax of x's own rows and columns for each
+struct QuantizeBoth {
+  QuantizedView along, across;
+  ConstTensorView x;
+  ConstTensorView along_amax = {}, across_amax = {};
+};
+void quantize_both(Context& context, const QuantizeBoth& args);
+
 /// scales = 1 / s for amaxes of any shape, in whose place they may be written.
 void scales_of(Context& context, TensorView scales, ConstTensorView amax, DType format);
 

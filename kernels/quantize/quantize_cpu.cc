@@ -341,6 +341,11 @@ void quantize(const QuantizeArgs& args) {
   });
 }
 
+void quantize_both(const QuantizeBothArgs& args) {
+  quantize(args.along);
+  quantize(args.across);
+}
+
 // ---- back, and in another order ----
 
 template <class F8, class T>
@@ -474,7 +479,7 @@ void join_maxima(const JoinMaximaArgs& args) {
 
 }  // namespace
 
-const QuantizeKernels quantize_cpu = {absolute_max, scales,      quantize,    dequantize,
-                                      reorder,      join_maxima, decode_panel};
+const QuantizeKernels quantize_cpu = {absolute_max, scales,  quantize,    quantize_both,
+                                      dequantize,   reorder, join_maxima, decode_panel};
 
 }  // namespace trireme::TRIREME_ISA

@@ -1,120 +1,23 @@
 #include "kernels/common/gpu_scratch.h"
-#include "kernels/common/reduce.cuh"
 #include "kernels/common/turns.cuh"
-#include "kernels/quantize/quantize_tile.cuh"
+#include "kernels/quantize/quantize_maxima.cuh"
 
 namespace trireme::cuda {
 namespace {
 
-/// The scales of a tile: one for some rows, or one for some columns, at most 128; or any.
-enum class Scales : std::uint8_t { kOfRows, kOfColumns, kAny };
-
-Scales scales_of_tiles(const QuantizedDim& rows, const QuantizedDim& columns) {
-  if (1 << columns.tile_shift == kSide) return Scales::kOfRows;
-  return 1 << rows.tile_shift == kSide ? Scales::kOfColumns : Scales::kAny;
-}
-
-struct Scale {
-  float factor, scale;
-};
-__device__ __forceinline__ Scale scale_of(std::int32_t amax, float largest) {
-  constexpr std::int32_t kInfinity = 0x7f800000;
-  if (amax >= kInfinity) return {1, float_of_bits(0x7fc00000)};
-  if (amax == 0) return {1, 1};
-  const float ratio = __fdiv_rn(largest, float_of_bits(static_cast<std::uint32_t>(amax)));
-  const float factor = min(ratio, 3.40282347e38F);
-  return {factor, __fdiv_rn(1, factor)};
-}
+/// Blocks of a multiprocessor, at least: some compute while 32 KiB of bf16, or 64 of f32, are under
+/// way for each of the others. A fourth would spill.
+template <class T>
+inline constexpr int kTileBlocks = sizeof(T) == 2 ? 3 : 2;
 
 // ---- maxima ----
 
-template <class T>
-__device__ __forceinline__ std::int32_t magnitude(T value) {
-  return static_cast<std::int32_t>(bits_of(to_float(value)) & 0x7fffffffU);
-}
-__device__ __forceinline__ std::int32_t max_over_half_warp(std::int32_t most) {
-#pragma unroll
-  for (int offset = 8; offset > 0; offset /= 2)
-    most = max(most, __shfl_xor_sync(kAllLanes, most, offset));
-  return most;
-}
-
-/// amax[i] of each of the tile's scales, from all threads; kOfRows: by runs of 1 << shift rows.
-template <class T>
-__device__ __forceinline__ void max_of_rows(std::int32_t* amax, const T (&x)[kOwn][kOwn],
-                                            const Tile& tile, int shift) {
-  std::int32_t most[kOwn];
-#pragma unroll
-  for (int k = 0; k < kOwn; ++k) {
-    most[k] = 0;
-#pragma unroll
-    for (int j = 0; j < kOwn; ++j) most[k] = max(most[k], magnitude(x[k][j]));
-  }
-  const bool first = tile.column == 0;
-  if (1 << shift >= kOwn) {  // all of a thread's rows have one
-#pragma unroll
-    for (int k = 1; k < kOwn; ++k) most[0] = max(most[0], most[k]);
-    most[0] = max_over_half_warp(most[0]);
-    if (first) atomicMax(amax + (tile.row >> shift), most[0]);
-    return;
-  }
-#pragma unroll
-  for (int k = 0; k < kOwn; ++k) {
-    most[k] = max_over_half_warp(most[k]);
-    if (first) atomicMax(amax + ((tile.row + k) >> shift), most[k]);
-  }
-}
-template <class T>
-__device__ __forceinline__ void max_of_columns(std::int32_t* amax, const T (&x)[kOwn][kOwn],
-                                               const Tile& tile, int shift) {
-#pragma unroll
-  for (int j = 0; j < kOwn; ++j) {
-    std::int32_t most = 0;
-#pragma unroll
-    for (int k = 0; k < kOwn; ++k) most = max(most, magnitude(x[k][j]));
-    most = max(most, __shfl_xor_sync(kAllLanes, most, 16));
-    if (threadIdx.x % 32 < 16) atomicMax(amax + ((tile.column + j) >> shift), most);
-  }
-}
-
-/// Where the scale `i` of a tile stands among all; -1: of no index.
-template <Scales kScales>
-__device__ __forceinline__ std::int64_t place_of(int i, const Tile& tile, const QuantizedDim& rows,
-                                                 const QuantizedDim& columns, bool across) {
-  const bool of_rows = kScales == Scales::kOfRows;
-  const TileSide& side = of_rows ? tile.rows : tile.columns;
-  const int shift = of_rows ? rows.tile_shift : columns.tile_shift;
-  if (i << shift >= side.last || (i + 1) << shift <= side.first) return -1;
-  const std::int64_t row = tile.rows.block + (of_rows ? i : 0),
-                     column = tile.columns.block + (of_rows ? 0 : i);
-  return across ? column * rows.blocks + row : row * columns.blocks + column;
-}
-
-struct TileMaxima {
-  std::int32_t amax[kSide];
-};
-
-/// shared.amax of the tile, seen by all threads.
 template <Scales kScales, class T>
-__device__ __forceinline__ void find_maxima(std::int32_t* amax, const T (&x)[kOwn][kOwn],
-                                            const Tile& tile, const QuantizedDim& rows,
-                                            const QuantizedDim& columns) {
-  if (threadIdx.x < kSide) amax[threadIdx.x] = 0;
-  __syncthreads();
-  if (kScales == Scales::kOfRows) {
-    max_of_rows(amax, x, tile, rows.tile_shift);
-  } else {
-    max_of_columns(amax, x, tile, columns.tile_shift);
-  }
-  __syncthreads();
-}
-
-template <Scales kScales, class T>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks<T>)
     absolute_max_kernel(const __grid_constant__ AbsoluteMaxArgs args) {
   const QuantizedDim &rows = args.rows, &columns = args.columns;
   const Tile tile(rows, columns);
-  T x[kOwn][kOwn];
+  Own<T> x;
   load_tile(x, args.x, tile, columns.size);
   if constexpr (kScales == Scales::kAny) {
 #pragma unroll
@@ -125,15 +28,17 @@ __global__ void __launch_bounds__(kTileThreads)
         atomicMax(args.amax +
                       (tile.rows.block + ((tile.row + k) >> rows.tile_shift)) * columns.blocks +
                       tile.columns.block + ((tile.column + j) >> columns.tile_shift),
-                  magnitude(x[k][j]));
+                  Own<T>::magnitude(x.order(k, j)));
       }
     }
   } else {
-    TileMaxima& shared = smem<TileMaxima>();
-    find_maxima<kScales>(shared.amax, x, tile, rows, columns);
-    if (threadIdx.x >= kSide) return;
-    const auto place = place_of<kScales>(static_cast<int>(threadIdx.x), tile, rows, columns, false);
-    if (place >= 0) atomicMax(args.amax + place, shared.amax[threadIdx.x]);
+    auto& maxima = smem<TileMaxima<kScales>>();
+    const int shift = kScales == Scales::kOfRows ? rows.tile_shift : columns.tile_shift;
+    maxima.leave(x, tile, shift);
+    __syncthreads();
+    const int i = static_cast<int>(threadIdx.x);
+    const auto place = i < kSide ? place_of<kScales>(i, tile, rows, columns, false) : -1;
+    if (place >= 0) atomicMax(args.amax + place, maxima.of_scale(i, shift));
   }
 }
 
@@ -145,7 +50,7 @@ void for_scales(const QuantizedDim& rows, const QuantizedDim& columns, const F& 
       return call(Width<static_cast<int>(Scales::kOfRows)>());
     case Scales::kOfColumns:
       return call(Width<static_cast<int>(Scales::kOfColumns)>());
-    case Scales::kAny:
+    default:
       return call(Width<static_cast<int>(Scales::kAny)>());
   }
 }
@@ -154,10 +59,10 @@ void absolute_max(const AbsoluteMaxArgs& args) {
   for_type(args.x_type, [&](auto type) {
     for_scales(args.rows, args.columns, [&](auto scales) {
       constexpr auto kScales = static_cast<Scales>(decltype(scales)::value);
-      launch(
-          absolute_max_kernel<kScales, decltype(type)>,
-          config_of_tiles(args.exec, args.rows, args.columns, sizeof(TileMaxima), "absolute_max"),
-          args);
+      launch(absolute_max_kernel<kScales, decltype(type)>,
+             config_of_tiles(args.exec, args.rows, args.columns,
+                             sizeof(TileMaxima<Scales::kOfColumns>), "absolute_max"),
+             args);
     });
   });
 }
@@ -177,35 +82,52 @@ void scales(const ScalesArgs& args) {
 
 // ---- codes ----
 
-struct TileCodes {
-  std::int32_t amax[kSide];
-  float factors[kSide];
-  CodesAcross across;
-};
-
 /// Each scale is written by the first tile that has it.
 __device__ __forceinline__ bool owns_scale(const QuantizeArgs& args, const Tile& tile) {
   return args.scales != nullptr && (!args.rows.whole || tile.rows.begins) &&
          (!args.columns.whole || tile.columns.begins);
 }
 
-/// shared.factors, and the scales to memory; where there is no index, 1, so that 0 stays 0.
+/// The scales of one form of a tile, by way of memory that its threads share. In turn: leave, a
+/// barrier, make, a barrier, factor.
 template <Scales kScales>
-__device__ __forceinline__ void set_factors(TileCodes& shared, const QuantizeArgs& args,
-                                            const Tile& tile, float largest) {
-  const int i = static_cast<int>(threadIdx.x);
-  if (i < kSide) {
+struct TileScales {
+  TileMaxima<kScales> maxima;
+  float factors[kSide];
+
+  template <class T>
+  __device__ __forceinline__ void leave(const Own<T>& x, const QuantizeArgs& args,
+                                        const Tile& tile) {
+    if (args.find_amax) maxima.leave(x, tile, shift_of(args));
+  }
+  /// Factor i, and its scale to memory; where there is no index, 1, so that 0 stays 0.
+  __device__ __forceinline__ void make(int i, const QuantizeArgs& args, const Tile& tile,
+                                       float largest) {
+    if (i < 0 || i >= kSide) return;
     const std::int64_t from = place_of<kScales>(i, tile, args.rows, args.columns, false);
     Scale of{1, 1};
     if (from >= 0) {
-      of = scale_of(args.find_amax ? shared.amax[i] : args.amax[from], largest);
+      of = scale_of(args.find_amax ? maxima.of_scale(i, shift_of(args)) : args.amax[from], largest);
       if (owns_scale(args, tile))
         args.scales[place_of<kScales>(i, tile, args.rows, args.columns, args.transpose)] = of.scale;
     }
-    shared.factors[i] = of.factor;
+    factors[i] = of.factor;
   }
-  __syncthreads();
-}
+  /// Of a thread's rows, or columns.
+  __device__ __forceinline__ void get(float (&own)[kOwn], const QuantizeArgs& args,
+                                      const Tile& tile) const {
+    const int first = kScales == Scales::kOfRows ? tile.row : tile.column;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) own[i] = factors[(first + i) >> shift_of(args)];
+  }
+
+ private:
+  static __device__ __forceinline__ int shift_of(const QuantizeArgs& args) {
+    return kScales == Scales::kOfRows ? args.rows.tile_shift : args.columns.tile_shift;
+  }
+};
+template <>
+struct TileScales<Scales::kNone> {};
 
 /// Of an element, whatever the blocks; the first of a block writes its scale.
 __device__ __forceinline__ float factor_at(const QuantizeArgs& args, const Tile& tile, int k, int j,
@@ -226,69 +148,96 @@ __device__ __forceinline__ float factor_at(const QuantizeArgs& args, const Tile&
   return of.factor;
 }
 
-/// f(k, j): the code of element (k, j) and, above it, of the next down (kDown) or to the right.
-template <class F8, Scales kScales, class T>
-struct Encoder {
-  const QuantizeArgs& args;
-  const TileCodes& shared;
-  const Tile& tile;
-  const T (&x)[kOwn][kOwn];
-  float largest;
+/// words[i]: eight codes of row i or, with `down`, of column i; scaled(k, j): element (k, j) times
+/// its factor.
+template <class F8, bool kDown, class Scaled>
+__device__ __forceinline__ void encode(Vector<unsigned, 2> (&words)[kOwn], const Scaled& scaled) {
+  const auto pair = [&](int i, int e) {
+    return kDown ? f8_pair<F8>(scaled(e, i), scaled(e + 1, i))
+                 : f8_pair<F8>(scaled(i, e), scaled(i, e + 1));
+  };
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+    for (int e = 0; e < kOwn; e += 4) words[i].at[e / 4] = pair(i, e) | pair(i, e + 2) << 16;
+  }
+}
 
-  __device__ __forceinline__ float scaled(int k, int j) const {
-    float factor;
-    if constexpr (kScales == Scales::kOfRows) {
-      factor = shared.factors[(tile.row + k) >> args.rows.tile_shift];
-    } else if constexpr (kScales == Scales::kOfColumns) {
-      factor = shared.factors[(tile.column + j) >> args.columns.tile_shift];
-    } else {
-      factor = factor_at(args, tile, k, j, largest);
-    }
-    return __fmul_rn(to_float(x[k][j]), factor);
-  }
-  /// Of row k.
-  __device__ __forceinline__ Vector<unsigned, 2> along(int k) const {
-    Vector<unsigned, 2> codes;
-#pragma unroll
-    for (int j = 0; j < kOwn; j += 4)
-      codes.at[j / 4] = f8_pair<F8>(scaled(k, j), scaled(k, j + 1)) |
-                        f8_pair<F8>(scaled(k, j + 2), scaled(k, j + 3)) << 16;
-    return codes;
-  }
-  /// Of column j.
-  __device__ __forceinline__ Vector<unsigned, 2> down(int j) const {
-    Vector<unsigned, 2> codes;
-#pragma unroll
-    for (int k = 0; k < kOwn; k += 4)
-      codes.at[k / 4] = f8_pair<F8>(scaled(k, j), scaled(k + 1, j)) |
-                        f8_pair<F8>(scaled(k + 2, j), scaled(k + 3, j)) << 16;
-    return codes;
-  }
+template <class F8>
+__device__ __forceinline__ float largest_of() {
+  using Format = typename F8::Format;
+  return float_of_bits((Format::kLargest + Format::kRebias) << Format::kShift);
+}
+
+template <Scales kAlong, Scales kAcross>
+struct TileForms {
+  TileScales<kAlong> along;
+  TileScales<kAcross> across;
+  CodesAcross codes;
+};
+template <Scales kAlong>
+struct TileForms<kAlong, Scales::kNone> {
+  TileScales<kAlong> along;
 };
 
-template <Scales kScales, class F8, class T>
-__global__ void __launch_bounds__(kTileThreads)
-    quantize_kernel(const __grid_constant__ QuantizeArgs args) {
-  using Format = typename F8::Format;
-  TileCodes& shared = smem<TileCodes>();
-  const Tile tile(args.rows, args.columns);
-  const float largest = float_of_bits((Format::kLargest + Format::kRebias) << Format::kShift);
-  T x[kOwn][kOwn];
-  load_tile(x, args.x, tile, args.columns.size);
-  if constexpr (kScales != Scales::kAny) {
-    if (args.find_amax) find_maxima<kScales>(shared.amax, x, tile, args.rows, args.columns);
-    set_factors<kScales>(shared, args, tile, largest);
+/// Codes of x, of x^T, or both, each with scales of some rows or some columns of its tiles.
+template <Scales kAlong, Scales kAcross, class F8, class T>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks<T>)
+    quantize_kernel(const __grid_constant__ QuantizeBothArgs args) {
+  constexpr bool kHasAlong = kAlong != Scales::kNone, kHasAcross = kAcross != Scales::kNone;
+  auto& shared = smem<TileForms<kAlong, kAcross>>();
+  const QuantizeArgs& of = kHasAlong ? args.along : args.across;
+  const Tile tile(of.rows, of.columns);
+  Own<T> x;
+  load_tile(x, of.x, tile, of.columns.size);
+  const Tile turned = kHasAlong && kHasAcross ? Tile(args.across.rows, args.across.columns) : tile;
+  if constexpr (kHasAlong) shared.along.leave(x, args.along, tile);
+  if constexpr (kHasAcross) shared.across.leave(x, args.across, turned);
+  __syncthreads();
+  const int thread = static_cast<int>(threadIdx.x);
+  if constexpr (kHasAlong) shared.along.make(thread, args.along, tile, largest_of<F8>());
+  if constexpr (kHasAcross) {
+    const int behind = kHasAlong ? thread - kSide : thread;
+    shared.across.make(behind, args.across, turned, largest_of<F8>());
   }
-  const Encoder<F8, kScales, T> encoder{args, shared, tile, x, largest};
+  __syncthreads();
+  float factors[kOwn];
+  Vector<unsigned, 2> words[kOwn];
+  if constexpr (kHasAlong) {
+    shared.along.get(factors, args.along, tile);
+    encode<F8, false>(words, [&](int k, int j) {
+      return __fmul_rn(x.value(k, j), factors[kAlong == Scales::kOfRows ? k : j]);
+    });
+    store_along(static_cast<std::uint8_t*>(args.along.codes), tile, words, args.along.columns);
+  }
+  if constexpr (kHasAcross) {
+    shared.across.get(factors, args.across, turned);
+    encode<F8, true>(words, [&](int k, int j) {
+      return __fmul_rn(x.value(k, j), factors[kAcross == Scales::kOfRows ? k : j]);
+    });
+    store_across(static_cast<std::uint8_t*>(args.across.codes), shared.codes, turned, words,
+                 args.across.rows, turned.rows.at);
+  }
+}
+
+/// Of blocks of any size: an element at a time has its scale.
+template <class F8, class T>
+__global__ void __launch_bounds__(kTileThreads)
+    quantize_any_kernel(const __grid_constant__ QuantizeArgs args) {
+  const Tile tile(args.rows, args.columns);
+  Own<T> x;
+  load_tile(x, args.x, tile, args.columns.size);
+  Vector<unsigned, 2> words[kOwn];
+  const auto scaled = [&](int k, int j) {
+    return __fmul_rn(x.value(k, j), factor_at(args, tile, k, j, largest_of<F8>()));
+  };
   auto* codes = static_cast<std::uint8_t*>(args.codes);
   if (args.transpose) {
-    Vector<unsigned, 2> words[kOwn];
-#pragma unroll
-    for (int j = 0; j < kOwn; ++j) words[j] = encoder.down(j);
-    store_across(codes, shared.across, tile, words, args.rows, tile.rows.at);
+    encode<F8, true>(words, scaled);
+    store_across(codes, smem<CodesAcross>(), tile, words, args.rows, tile.rows.at);
   } else {
-#pragma unroll
-    for (int k = 0; k < kOwn; ++k) store_along(codes, tile, k, encoder.along(k), args.columns);
+    encode<F8, false>(words, scaled);
+    store_along(codes, tile, words, args.columns);
   }
 }
 
@@ -299,7 +248,8 @@ void for_format(DType format, const F& call) {
   call(F8E5M2());
 }
 
-void quantize(const QuantizeArgs& args) {
+/// With maxima that are given, or that a tile finds itself.
+QuantizeArgs with_maxima(const QuantizeArgs& args) {
   QuantizeArgs call = args;
   const auto block = [](const QuantizedDim& dim) { return dim.whole ? 0 : dim.block; };
   if (args.find_amax && !gpu_scratch::quantizes_at_once(block(args.rows), block(args.columns))) {
@@ -309,36 +259,86 @@ void quantize(const QuantizeArgs& args) {
     absolute_max({args.exec, args.amax, args.x, args.rows, args.columns, nullptr, args.x_type});
     call.find_amax = false;
   }
-  for_format(args.format, [&](auto f8) {
-    for_type(args.x_type, [&](auto type) {
-      for_scales(args.rows, args.columns, [&](auto scales) {
-        constexpr auto kScales = static_cast<Scales>(decltype(scales)::value);
-        launch(quantize_kernel<kScales, decltype(f8), decltype(type)>,
-               config_of_tiles(args.exec, args.rows, args.columns, sizeof(TileCodes), "quantize"),
-               call);
-      });
+  return call;
+}
+
+template <Scales kAlong, Scales kAcross>
+void launch_forms(const QuantizeBothArgs& args) {
+  const QuantizeArgs& of = kAlong != Scales::kNone ? args.along : args.across;
+  for_format(of.format, [&](auto f8) {
+    for_type(of.x_type, [&](auto type) {
+      launch(quantize_kernel<kAlong, kAcross, decltype(f8), decltype(type)>,
+             config_of_tiles(of.exec, of.rows, of.columns, sizeof(TileForms<kAlong, kAcross>),
+                             kAlong != Scales::kNone && kAcross != Scales::kNone ? "quantize_both"
+                                                                                 : "quantize"),
+             args);
     });
   });
 }
 
+void quantize_any(const QuantizeArgs& args) {
+  for_format(args.format, [&](auto f8) {
+    for_type(args.x_type, [&](auto type) {
+      launch(quantize_any_kernel<decltype(f8), decltype(type)>,
+             config_of_tiles(args.exec, args.rows, args.columns, sizeof(CodesAcross), "quantize"),
+             args);
+    });
+  });
+}
+
+void quantize(const QuantizeArgs& args) {
+  const QuantizeArgs call = with_maxima(args);
+  const bool across = args.transpose;
+  switch (scales_of_tiles(args.rows, args.columns)) {
+    case Scales::kOfRows:
+      return across ? launch_forms<Scales::kNone, Scales::kOfRows>({{}, call})
+                    : launch_forms<Scales::kOfRows, Scales::kNone>({call, {}});
+    case Scales::kOfColumns:
+      return across ? launch_forms<Scales::kNone, Scales::kOfColumns>({{}, call})
+                    : launch_forms<Scales::kOfColumns, Scales::kNone>({call, {}});
+    default:
+      return quantize_any(call);
+  }
+}
+
+void quantize_both(const QuantizeBothArgs& args) {
+  QuantizeBothArgs call{with_maxima(args.along), args.across};
+  const bool found = args.along.find_amax && !call.along.find_amax;
+  if (found && args.across.amax == args.along.amax) call.across.find_amax = false;
+  call.across = with_maxima(call.across);
+  const Scales along = scales_of_tiles(args.along.rows, args.along.columns),
+               across = scales_of_tiles(args.across.rows, args.across.columns);
+  if (along == Scales::kOfRows && across == Scales::kOfColumns)
+    return launch_forms<Scales::kOfRows, Scales::kOfColumns>(call);
+  if (along == Scales::kOfRows && across == Scales::kOfRows)
+    return launch_forms<Scales::kOfRows, Scales::kOfRows>(call);
+  quantize(call.along);
+  quantize(call.across);
+}
+
 // ---- back, and in another order ----
 
-/// Eight codes of a row; those that are of no column are 0.
-__device__ __forceinline__ Vector<unsigned, 2> load_codes(const std::uint8_t* from,
-                                                          const Tile& tile) {
-  if (tile.has_all_columns() && (reinterpret_cast<std::uintptr_t>(from) & 7) == 0)
-    return load<2>(reinterpret_cast<const unsigned*>(from));
-  Vector<unsigned, 2> codes{};
+/// codes[k]: eight of a thread's row k; those of no row or no column are 0.
+__device__ __forceinline__ void load_codes(Vector<unsigned, 2> (&codes)[kOwn], const void* from,
+                                           const Tile& tile, const QuantizedDim& columns) {
+  const std::uint8_t* const start = static_cast<const std::uint8_t*>(from) +
+                                    (tile.rows.origin + tile.row) * columns.width +
+                                    tile.columns.at + tile.column;
+  if (tile.has_all_rows() && tile.has_all_columns() && rows_begin_at(start, columns.width, 8)) {
 #pragma unroll
-  for (int j = 0; j < kOwn; ++j) {
-    if (tile.has_column(j)) codes.at[j / 4] |= std::uint32_t{from[j]} << j % 4 * 8;
+    for (int k = 0; k < kOwn; ++k)
+      codes[k] = load<2>(reinterpret_cast<const unsigned*>(start + k * columns.width));
+    return;
   }
-  return codes;
-}
-__device__ __forceinline__ const std::uint8_t* codes_at(const void* codes, const Tile& tile, int k,
-                                                        const QuantizedDim& columns) {
-  return static_cast<const std::uint8_t*>(codes) +
-         (tile.rows.origin + tile.row + k) * columns.width + tile.columns.at + tile.column;
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k) {
+    codes[k] = {};
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) {
+      if (tile.has_row(k) && tile.has_column(j))
+        codes[k].at[j / 4] |= std::uint32_t{start[k * columns.width + j]} << j % 4 * 8;
+    }
+  }
 }
 
 template <class F8, class T>
@@ -346,33 +346,44 @@ __global__ void __launch_bounds__(kTileThreads)
     dequantize_kernel(const __grid_constant__ DequantizeArgs args) {
   constexpr int kVector = kWide<T> < kOwn ? kWide<T> : kOwn;
   const Tile tile(args.rows, args.columns);
+  Vector<unsigned, 2> codes[kOwn];
+  load_codes(codes, args.codes, tile, args.columns);
+  T* const to = static_cast<T*>(args.x) + (tile.rows.origin + tile.row) * args.columns.size +
+                tile.columns.origin + tile.column;
+  const auto bytes = static_cast<std::int64_t>(sizeof(T));
+  const bool whole = tile.has_all_columns() && rows_begin_at(to, args.columns.size * bytes, 16);
+  const auto scale_at = [&](int k, int j) {  // of the nearest index
+    const int r = min(max(tile.row + k, tile.rows.first), tile.rows.last - 1),
+              c = min(max(tile.column + j, tile.columns.first), tile.columns.last - 1);
+    return args.scales[(tile.rows.block + (r >> args.rows.tile_shift)) * args.columns.blocks +
+                       tile.columns.block + (c >> args.columns.tile_shift)];
+  };
+  const bool one_scale = 1 << args.columns.tile_shift >= kOwn;  // of a row
+  float scales[kOwn];
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k) scales[k] = scale_at(k, 0);
 #pragma unroll
   for (int k = 0; k < kOwn; ++k) {
     if (!tile.has_row(k)) continue;
-    const Vector<unsigned, 2> codes = load_codes(codes_at(args.codes, tile, k, args.columns), tile);
-    const std::int64_t row = tile.rows.block + ((tile.row + k) >> args.rows.tile_shift);
-    const float* scales = args.scales + row * args.columns.blocks + tile.columns.block;
     T values[kOwn];
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) {
-      if (!tile.has_column(j)) continue;
-      values[j] = from_float<T>(__fmul_rn(float_of_f8<F8>(codes.at[j / 4] >> j % 4 * 8),
-                                          scales[(tile.column + j) >> args.columns.tile_shift]));
+      values[j] = from_float<T>(__fmul_rn(float_of_f8<F8>(codes[k].at[j / 4] >> j % 4 * 8),
+                                          one_scale ? scales[k] : scale_at(k, j)));
     }
-    T* const to = static_cast<T*>(args.x) + (tile.rows.origin + tile.row + k) * args.columns.size +
-                  tile.columns.origin + tile.column;
-    if (tile.has_all_columns() && (reinterpret_cast<std::uintptr_t>(to) & 15) == 0) {
+    T* const row_of_x = to + k * args.columns.size;
+    if (whole) {
 #pragma unroll
       for (int j = 0; j < kOwn; j += kVector) {
         Vector<T, kVector> out;
 #pragma unroll
         for (int i = 0; i < kVector; ++i) out.at[i] = values[j + i];
-        store(to + j, out);
+        store(row_of_x + j, out);
       }
     } else {
 #pragma unroll
       for (int j = 0; j < kOwn; ++j) {
-        if (tile.has_column(j)) to[j] = values[j];
+        if (tile.has_column(j)) row_of_x[j] = values[j];
       }
     }
   }
@@ -390,16 +401,12 @@ void dequantize(const DequantizeArgs& args) {
 __global__ void __launch_bounds__(kTileThreads)
     reorder_kernel(const __grid_constant__ ReorderArgs args) {
   Tile tile(args.rows, args.columns);
+  const unsigned tiles = static_cast<unsigned>(args.columns.tiles);
   Vector<unsigned, 2> codes[kOwn];
-#pragma unroll
-  for (int k = 0; k < kOwn; ++k) {
-    codes[k] = tile.has_row(k) ? load_codes(codes_at(args.from, tile, k, args.columns), tile)
-                               : Vector<unsigned, 2>{};
-  }
+  load_codes(codes, args.from, tile, args.columns);
   if (!args.transpose) {
-    tile.columns = side_of(args.along, blockIdx.x % args.columns.tiles);
-#pragma unroll
-    for (int k = 0; k < kOwn; ++k) store_along(args.to, tile, k, codes[k], args.along);
+    tile.columns = side_of(args.along, blockIdx.x % tiles);
+    store_along(args.to, tile, codes, args.along);
     return;
   }
   Vector<unsigned, 2> words[kOwn] = {};
@@ -410,7 +417,7 @@ __global__ void __launch_bounds__(kTileThreads)
       words[j].at[k / 4] |= (codes[k].at[j / 4] >> j % 4 * 8 & 0xffU) << k % 4 * 8;
   }
   store_across(args.to, smem<CodesAcross>(), tile, words, args.along,
-               side_of(args.along, blockIdx.x / args.columns.tiles).at);
+               side_of(args.along, blockIdx.x / tiles).at);
 }
 
 __global__ void __launch_bounds__(kTurnThreads)
@@ -450,7 +457,7 @@ void join_maxima(const JoinMaximaArgs& args) {
 
 }  // namespace
 
-const QuantizeKernels quantize_cuda = {absolute_max, scales,      quantize, dequantize,
-                                       reorder,      join_maxima, nullptr};
+const QuantizeKernels quantize_cuda = {absolute_max, scales,  quantize,    quantize_both,
+                                       dequantize,   reorder, join_maxima, nullptr};
 
 }  // namespace trireme::cuda

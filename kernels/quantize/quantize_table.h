@@ -16,6 +16,7 @@ struct QuantizedDim {
     std::int64_t phase;        ///< of `begin` in that block
     std::int64_t lead;         ///< of `begin` in its first tile of 128 of the padded order
     std::int64_t at;           ///< where `begin` lies in a row of codes
+    std::int64_t first_tile;   ///< of the dim's tiles, the one of `begin`
   };
   Part parts[4];
   std::int64_t part_count;
@@ -64,6 +65,12 @@ struct QuantizeArgs {
   DType x_type, format;
 };
 
+/// Codes of x and, transposed, of x again; of one x, type and format. The maxima of both stand at
+/// one place where their blocks are the same and are found apart from the codes.
+struct QuantizeBothArgs {
+  QuantizeArgs along, across;
+};
+
 /// x [rows, columns] = codes [rows.size, columns.width] times scales.
 struct DequantizeArgs {
   Exec exec;
@@ -110,6 +117,7 @@ struct QuantizeKernels {
   void (*absolute_max)(const AbsoluteMaxArgs&);
   void (*scales)(const ScalesArgs&);
   void (*quantize)(const QuantizeArgs&);
+  void (*quantize_both)(const QuantizeBothArgs&);
   void (*dequantize)(const DequantizeArgs&);
   void (*reorder)(const ReorderArgs&);
   void (*join_maxima)(const JoinMaximaArgs&);

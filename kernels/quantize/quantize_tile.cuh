@@ -23,25 +23,21 @@ struct TileSide {
 };
 
 __device__ __forceinline__ TileSide side_of(const QuantizedDim& dim, std::int64_t tile) {
-  TileSide side{};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const QuantizedDim::Part& part = dim.parts[i];
-    const std::int64_t tiles = i < dim.part_count ? (part.lead + part.size + kSide - 1) / kSide : 0;
-    if (tile >= 0 && tile < tiles) {
-      const std::int64_t before = tile * kSide - part.lead;  // indices of the part before place 0
-      side.origin = part.begin + before;
-      side.at = part.at + before;
-      side.block =
-          part.first_block +
-          (dim.whole ? 0 : (tile * kSide >> dim.tile_shift) - (part.lead >> dim.tile_shift));
-      side.first = static_cast<int>(max(std::int64_t{0}, -before));
-      side.last = static_cast<int>(min(std::int64_t{kSide}, part.size - before));
-      side.begins = tile == 0;
-    }
-    tile -= tiles;
-  }
-  return side;
+  int i = 0;
+#pragma unroll 1
+  while (i + 1 < dim.part_count && tile >= dim.parts[i + 1].first_tile) ++i;
+  const QuantizedDim::Part& part = dim.parts[i];
+  const std::int64_t place = (tile - part.first_tile) * kSide;
+  const std::int64_t before = place - part.lead;  // indices of the part before place 0
+  return {
+      .origin = part.begin + before,
+      .at = part.at + before,
+      .block = part.first_block +
+               (dim.whole ? 0 : (place >> dim.tile_shift) - (part.lead >> dim.tile_shift)),
+      .first = static_cast<int>(max(std::int64_t{0}, -before)),
+      .last = static_cast<int>(min(std::int64_t{kSide}, part.size - before)),
+      .begins = place == 0,
+  };
 }
 
 struct Tile {
@@ -49,8 +45,8 @@ struct Tile {
   int row, column;  ///< the places of a thread's first
 
   __device__ __forceinline__ Tile(const QuantizedDim& rows_, const QuantizedDim& columns_)
-      : rows(side_of(rows_, blockIdx.x / columns_.tiles)),
-        columns(side_of(columns_, blockIdx.x % columns_.tiles)),
+      : rows(side_of(rows_, blockIdx.x / static_cast<unsigned>(columns_.tiles))),
+        columns(side_of(columns_, blockIdx.x % static_cast<unsigned>(columns_.tiles))),
         row(static_cast<int>(threadIdx.x) / kAcross * kOwn),
         column(static_cast<int>(threadIdx.x) % kAcross * kOwn) {}
   [[nodiscard]] __device__ __forceinline__ bool has_row(int k) const {
@@ -58,6 +54,16 @@ struct Tile {
   }
   [[nodiscard]] __device__ __forceinline__ bool has_column(int j) const {
     return column + j >= columns.first && column + j < columns.last;
+  }
+  /// Bit j: has_column(j).
+  [[nodiscard]] __device__ __forceinline__ unsigned own_columns() const {
+    unsigned bits = 0;
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) bits |= has_column(j) ? 1U << j : 0U;
+    return bits;
+  }
+  [[nodiscard]] __device__ __forceinline__ bool has_all_rows() const {
+    return row >= rows.first && row + kOwn <= rows.last;
   }
   [[nodiscard]] __device__ __forceinline__ bool has_all_columns() const {
     return column >= columns.first && column + kOwn <= columns.last;
@@ -74,30 +80,67 @@ inline LaunchConfig config_of_tiles(const Exec& exec, const QuantizedDim& rows,
           .name = name};
 }
 
-/// A thread's elements of x, [rows, stride]; 0 where there is none.
+/// Whether rows of `stride` bytes, the first at `start`, all begin at a multiple of `bytes`.
+__device__ __forceinline__ bool rows_begin_at(const void* start, std::int64_t stride,
+                                              std::uintptr_t bytes) {
+  return ((reinterpret_cast<std::uintptr_t>(start) | static_cast<std::uintptr_t>(stride)) &
+          (bytes - 1)) == 0;
+}
+
+/// A thread's elements as they came, so that nothing waits for the first of its loads before the
+/// last is asked for: words of one f32 or two bf16.
 template <class T>
-__device__ __forceinline__ void load_tile(T (&x)[kOwn][kOwn], const void* from, const Tile& tile,
+struct Own {
+  static constexpr int kPerWord = static_cast<int>(4 / sizeof(T)), kWords = kOwn / kPerWord;
+  unsigned words[kOwn][kWords];
+
+  [[nodiscard]] __device__ __forceinline__ float value(int k, int j) const {
+    const unsigned word = words[k][j / kPerWord];
+    if constexpr (kPerWord == 1) return float_of_bits(word);
+    return float_of_bits(j % 2 == 0 ? word << 16 : word & 0xffff0000U);
+  }
+  /// A number that is larger where the magnitude is. Of bf16 its lower half is anything.
+  [[nodiscard]] __device__ __forceinline__ unsigned order(int k, int j) const {
+    return words[k][j / kPerWord] << (kPerWord == 1 || j % 2 == 1 ? 1 : 17);
+  }
+  /// From the largest of some: the bits of that magnitude in f32.
+  static __device__ __forceinline__ std::int32_t magnitude(unsigned order) {
+    return static_cast<std::int32_t>(order >> 1 & (kPerWord == 1 ? 0x7fffffffU : 0x7fff0000U));
+  }
+};
+
+/// Of x, [rows, stride]; 0 where there is none.
+template <class T>
+__device__ __forceinline__ void load_tile(Own<T>& x, const void* from, const Tile& tile,
                                           std::int64_t stride) {
-  constexpr int kVector = kWide<T> < kOwn ? kWide<T> : kOwn;
   const T* const start = static_cast<const T*>(from) + (tile.rows.origin + tile.row) * stride +
                          tile.columns.origin + tile.column;
-  const bool aligned = (reinterpret_cast<std::uintptr_t>(start) & 15) == 0 &&
-                       (stride * static_cast<std::int64_t>(sizeof(T)) & 15) == 0;
-  const bool whole = aligned && tile.has_all_columns();
+  const auto bytes = static_cast<std::int64_t>(sizeof(T));
+  if (tile.has_all_rows() && tile.has_all_columns() && rows_begin_at(start, stride * bytes, 16)) {
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) {
+#pragma unroll
+      for (int i = 0; i < Own<T>::kWords; i += 4) {
+        const auto four = load<4>(reinterpret_cast<const unsigned*>(start + k * stride) + i);
+#pragma unroll
+        for (int word = 0; word < 4; ++word) x.words[k][i + word] = four.at[word];
+      }
+    }
+    return;
+  }
+  const unsigned columns = tile.own_columns();
 #pragma unroll
   for (int k = 0; k < kOwn; ++k) {
-    const T* const row = start + k * stride;
-    if (whole && tile.has_row(k)) {
+    const unsigned here = tile.has_row(k) ? columns : 0;
 #pragma unroll
-      for (int j = 0; j < kOwn; j += kVector) {
-        const Vector<T, kVector> v = load<kVector>(row + j);
+    for (int i = 0; i < Own<T>::kWords; ++i) {
+      T in_word[Own<T>::kPerWord];
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) x[k][j + i] = v.at[i];
+      for (int e = 0; e < Own<T>::kPerWord; ++e) {
+        const int j = i * Own<T>::kPerWord + e;
+        in_word[e] = (here >> j & 1) != 0 ? start[k * stride + j] : from_float<T>(0.0F);
       }
-    } else {
-#pragma unroll
-      for (int j = 0; j < kOwn; ++j)
-        x[k][j] = tile.has_row(k) && tile.has_column(j) ? row[j] : from_float<T>(0.0F);
+      __builtin_memcpy(&x.words[k][i], in_word, 4);
     }
   }
 }
@@ -121,15 +164,25 @@ struct CodesAcross {
   Vector<unsigned, 2> units[kSide][kAcross];
 };
 
-/// Row `row` of codes whose columns are those of the tile, of `dim`.
-__device__ __forceinline__ void store_along(std::uint8_t* codes, const Tile& tile, int k,
-                                            const Vector<unsigned, 2>& eight,
+/// A thread's codes, eight[k] those of row k, into rows of codes whose columns are those of the
+/// tile, of `dim`.
+__device__ __forceinline__ void store_along(std::uint8_t* codes, const Tile& tile,
+                                            const Vector<unsigned, 2> (&eight)[kOwn],
                                             const QuantizedDim& dim) {
-  if (!tile.has_row(k)) return;
   std::uint8_t* const to =
-      codes + (tile.rows.origin + tile.row + k) * dim.width + tile.columns.at + tile.column;
-  store_codes(to, eight, dim.padded ? 0 : tile.columns.first - tile.column,
-              dim.padded ? kOwn : tile.columns.last - tile.column);
+      codes + (tile.rows.origin + tile.row) * dim.width + tile.columns.at + tile.column;
+  if (tile.has_all_rows() && (dim.padded || tile.has_all_columns()) &&
+      rows_begin_at(to, dim.width, 8)) {
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) store(reinterpret_cast<unsigned*>(to + k * dim.width), eight[k]);
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k) {
+    if (!tile.has_row(k)) continue;
+    store_codes(to + k * dim.width, eight[k], dim.padded ? 0 : tile.columns.first - tile.column,
+                dim.padded ? kOwn : tile.columns.last - tile.column);
+  }
 }
 
 /// Rows of codes that are the tile's columns; `dim` are its rows, which lie at `at` in each. By all
@@ -143,14 +196,25 @@ __device__ __forceinline__ void store_across(std::uint8_t* codes, CodesAcross& s
   for (int j = 0; j < kOwn; ++j) shared.units[tile.column + j][unit ^ group] = words[j];
   __syncthreads();
   const int mine = static_cast<int>(threadIdx.x) % kAcross;
+  const int column = static_cast<int>(threadIdx.x) / kAcross;  // and every kAcross-th behind
+  std::uint8_t* const to = codes + (tile.columns.origin + column) * dim.width + at + mine * kOwn;
+  const int first = dim.padded ? 0 : tile.rows.first - mine * kOwn,
+            last = dim.padded ? kOwn : tile.rows.last - mine * kOwn;
+  const auto place = [&](int i) -> const Vector<unsigned, 2>& {
+    return shared.units[column + i * kAcross][mine ^ ((column + i * kAcross) / kOwn)];
+  };
+  if (tile.columns.first == 0 && tile.columns.last == kSide && first <= 0 && last >= kOwn &&
+      rows_begin_at(to, dim.width, 8)) {
 #pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+      store(reinterpret_cast<unsigned*>(to + i * kAcross * dim.width), place(i));
+    return;
+  }
+#pragma unroll 1
   for (int i = 0; i < kOwn; ++i) {
-    const int column = static_cast<int>(threadIdx.x) / kAcross + i * kAcross;
-    if (column < tile.columns.first || column >= tile.columns.last) continue;
-    std::uint8_t* const to = codes + (tile.columns.origin + column) * dim.width + at + mine * kOwn;
-    store_codes(to, shared.units[column][mine ^ (column / kOwn)],
-                dim.padded ? 0 : tile.rows.first - mine * kOwn,
-                dim.padded ? kOwn : tile.rows.last - mine * kOwn);
+    const int at_column = column + i * kAcross;
+    if (at_column < tile.columns.first || at_column >= tile.columns.last) continue;
+    store_codes(to + i * kAcross * dim.width, place(i), first, last);
   }
 }
 

@@ -355,8 +355,9 @@ void rotate_back(const AttentionBranchBackward& of, const AttentionWeights& weig
 }  // namespace
 
 void attend_backward(const AttentionBranchBackward& of, const AttentionWeights& weights,
-                     const AttentionScratch& scratch, Pending dy) {
-  of.out_input(scratch.dattended_TX, std::move(dy), weights);
+                     const AttentionScratch& scratch, Pending dy, Halves halves) {
+  of.out_input(scratch.dattended_TX, std::move(dy), weights, {},
+               halves == Halves::kBoth ? of.acts.attended_TX : ConstTensorView());
   backward_to_heads(of, scratch);
   if (of.pass.config.attention.rope) rotate_back(of, weights, scratch);
 }

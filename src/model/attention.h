@@ -99,6 +99,6 @@ using AttentionBranchBackward =
     BranchBackward<AttentionParams, AttentionActivations, AttentionGradients>;
 /// From dy, while it is gathered, to the gradient of q, k and v.
 void attend_backward(const AttentionBranchBackward& of, const AttentionWeights& weights,
-                     const AttentionScratch& scratch, Pending dy);
+                     const AttentionScratch& scratch, Pending dy, Halves halves = Halves::kInput);
 
 }  // namespace trireme

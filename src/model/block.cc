@@ -223,12 +223,30 @@ void block_backward_weight(const LayerPass& pass, const BlockBackwardArgs& args)
   attention.in_weight();
 }
 
+namespace {
+
+/// Where nothing travels between B and W of a product they follow each other, and read dy once.
+void block_backward_alone(const BlockWeights& weights, const AttentionBranchBackward& attention,
+                          const MlpBackward& mlp, const AttentionScratch& scratch,
+                          TensorView ds1_TC) {
+  mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp), Halves::kBoth);
+  mlp.in_both(weights.mlp, attention.left.dy_TC);
+  attend_backward(attention, weights.attention, scratch, attention.start(weights.attention),
+                  Halves::kBoth);
+  attention.in_both(weights.attention, ds1_TC);
+  add_kept(attention, mlp);
+}
+
+}  // namespace
+
 void block_backward(const LayerPass& pass, const BlockWeights& weights,
                     const BlockBackwardArgs& args, const AttentionScratch& scratch,
                     TensorView ds1_TC) {
   const AttentionBranchBackward attention = attention_of(pass, args);
   const MlpBackward mlp = mlp_of(pass, args);
   const TensorAxis& tensor = pass.tensor;
+  if (pass.fp8 != nullptr && tensor.extent() == 1)
+    return block_backward_alone(weights, attention, mlp, scratch, ds1_TC);
   mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp));
   mlp.in_input(weights.mlp);
   Pending dn2 = tensor.start_reduce(mlp.left.n_TC);

@@ -5,6 +5,7 @@
 // The tensor axis shards the columns of f's first product and the rows of its last (Shoeybi et al.
 // 2019): n (and dy backward) is all-gathered, y (and dn) reduced (TensorAxis).
 
+#include <cstdint>
 #include <utility>
 
 #include "kernels/attention/attention.h"
@@ -44,6 +45,16 @@ struct LayerPass {
                               ConstTensorView x_TK) const {
     if (gradients.fp8 != nullptr) return fp8->backward_weight(gradients, dy_TN, x_TK);
     trireme::linear_backward_weight(context, gradients, dy_TN, x_TK);
+  }
+  /// Both. `x()`: what the product read, which may be made from dx.
+  template <class X>
+  void linear_backward(TensorView dx_TK, ConstTensorView dy_TN, const LinearWeights& weights,
+                       const LinearEpilogue& epilogue, const LinearGradients& gradients,
+                       const X& x) const {
+    if (weights.fp8 != nullptr)
+      return fp8->backward_both(dx_TK, dy_TN, weights, epilogue, gradients, x);
+    linear_backward_input(dx_TK, dy_TN, weights, epilogue);
+    linear_backward_weight(gradients, dy_TN, x());
   }
 };
 
@@ -111,6 +122,9 @@ void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView 
 void row_parallel_forward(const LayerPass& pass, TensorView y_TC, ConstTensorView x_TN,
                           LinearWeights weights, TensorView scratch_TC, RowsFunction then = {});
 
+/// What a step of a backward pass makes of a product.
+enum class Halves : std::uint8_t { kInput, kBoth };
+
 /// The backward pass of a branch in steps, between which its sums and rows travel. Params, Acts and
 /// Left are the structs above, or those of a branch that has more.
 template <class Params, class Acts, class Left>
@@ -133,10 +147,16 @@ struct BranchBackward {
     }
     return pass.tensor.start_all_gather(left.last_product());
   }
-  /// Of the last product: dx = dy W while dy's rows are gathered.
+  /// Of the last product: dx = dy W while dy's rows are gathered. With `x`, which the
+  /// product read and the epilogue may remake: out_weight too.
   void out_input(TensorView dx_TN, Pending dy, const BranchWeights& weights,
-                 const LinearEpilogue& epilogue = {}) const {
+                 const LinearEpilogue& epilogue = {}, ConstTensorView x = {}) const {
     const TensorView& dy_TC = left.last_product();
+    if (x.given()) {
+      dy.wait();
+      return pass.linear_backward(dx_TN, dy_TC, weights.out, epilogue,
+                                  gradients_of(sink, params.out), [&] { return x; });
+    }
     const auto product = [&](std::int64_t first, std::int64_t count) {
       pass.linear_backward_input(dx_TN.rows(first, count), dy_TC.rows(first, count), weights.out,
                                  epilogue.rows(first, count));
@@ -170,6 +190,14 @@ struct BranchBackward {
     args.dy_TC = args.y_TC;
     args.dresidual_TC = pass.tensor.residual_rows(left.dy_TC);
     norm_backward(pass.context, args);
+  }
+  /// in_input, norm and in_weight, where no rank has another part of n's gradient.
+  void in_both(const BranchWeights& weights, TensorView ds_TC) const {
+    pass.linear_backward(left.n_TC, left.din_TX, weights.in, {}, gradients_of(sink, params.in),
+                         [&]() -> ConstTensorView {
+                           norm(weights, ds_TC);
+                           return left.n_TC;
+                         });
   }
   void in_weight() const {
     pass.linear_backward_weight(gradients_of(sink, params.in), left.din_TX, left.n_TC);

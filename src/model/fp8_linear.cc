@@ -32,18 +32,33 @@ QuantizedGemm product_with(const LinearEpilogue& epilogue) {
 /// Operands of one product, one after the other in the scratch memory.
 class Fp8Products::Operands {
  public:
-  explicit Operands(const Fp8Products& of) : of_(of), arena_(of.scratch.memory.data) {}
+  explicit Operands(const Fp8Products& of) : Operands(of, ArenaCursor(of.scratch.memory.data)) {}
+  /// In what is left there.
+  Operands(const Fp8Products& of, const ArenaCursor& arena) : of_(of), arena_(arena) {}
   Operands(const Operands&) = delete;
   Operands& operator=(const Operands&) = delete;
 
   /// x as it is multiplied along its columns.
   QuantizedView rows(ConstTensorView x_TC, const ScaleDim& columns, const TensorCut& cut,
                      DType format) {
-    const bool blocks = of_.precision.recipe == Fp8Recipe::kBlock;
-    const Dims dims{{x_TC.shape[0], blocks ? 1 : 0},
-                    columns.with_block(fp8_block(of_.precision.recipe))};
+    const Dims dims = dims_of_rows(x_TC, columns);
     const bool joined = cut_crosses_blocks(cut, of_.tensor.extent(), dims.columns.block);
     return quantized(x_TC, dims, Transpose::kNo, format, joined);
+  }
+  /// Both of these; x^T stands first.
+  std::pair<QuantizedView, Turned> rows_and_columns(ConstTensorView x_TC, const ScaleDim& columns,
+                                                    const TensorCut& cut, DType format) {
+    const Dims along = dims_of_rows(x_TC, columns), across = dims_of_columns(x_TC, columns);
+    QuantizeBoth args;
+    args.across = take(across.columns, across.rows, format);
+    const ArenaCursor behind = arena_;
+    args.along = take(along.rows, along.columns, format);
+    args.x = x_TC;
+    if (cut_crosses_blocks(cut, of_.tensor.extent(), along.columns.block))
+      args.along_amax = joined_maxima(x_TC, along);
+    if (!blocks()) args.across_amax = args.along_amax;
+    quantize_both(of_.context, args);
+    return {args.along, {args.across, behind}};
   }
   /// The same from residual rows, of which each rank quantises its own.
   QuantizedView gathered_rows(TensorView x_TC, const ScaleDim& columns, DType format) {
@@ -66,9 +81,8 @@ class Fp8Products::Operands {
   /// x^T, which is multiplied along x's rows.
   QuantizedView columns(ConstTensorView x_TC, const ScaleDim& columns, const TensorCut& cut,
                         DType format) {
-    const bool blocks = of_.precision.recipe == Fp8Recipe::kBlock;
-    const Dims dims{{x_TC.shape[0], blocks ? kBlock : 0}, columns.with_block(blocks ? 1 : 0)};
-    const bool joined = !blocks && cut_crosses_blocks(cut, of_.tensor.extent(), 0);
+    const Dims dims = dims_of_columns(x_TC, columns);
+    const bool joined = !blocks() && cut_crosses_blocks(cut, of_.tensor.extent(), 0);
     return quantized(x_TC, dims, Transpose::kYes, format, joined);
   }
   /// A weight, or its transpose, as it is multiplied along the columns of that.
@@ -82,7 +96,16 @@ class Fp8Products::Operands {
     return out;
   }
 
+  [[nodiscard]] const ArenaCursor& arena() const { return arena_; }
+
  private:
+  [[nodiscard]] bool blocks() const { return of_.precision.recipe == Fp8Recipe::kBlock; }
+  [[nodiscard]] Dims dims_of_rows(const ConstTensorView& x_TC, const ScaleDim& columns) const {
+    return {{x_TC.shape[0], blocks() ? 1 : 0}, columns.with_block(fp8_block(of_.precision.recipe))};
+  }
+  [[nodiscard]] Dims dims_of_columns(const ConstTensorView& x_TC, const ScaleDim& columns) const {
+    return {{x_TC.shape[0], blocks() ? kBlock : 0}, columns.with_block(blocks() ? 1 : 0)};
+  }
   QuantizedView take(const ScaleDim& rows, const ScaleDim& columns, DType format) {
     const TensorView codes = arena_.take(format, codes_shape(rows, columns, true));
     const TensorView scales = arena_.take(DType::kF32, scales_shape(rows, columns));
@@ -138,14 +161,17 @@ class Fp8Products::Operands {
   ArenaCursor arena_;
 };
 
-Fp8Scratch lay_out_fp8(ArenaCursor& arena, const Fp8Widths& widths) {
+namespace {
+
+std::int64_t operand_bytes(const Fp8Widths& widths) {
   // Parts begin in the middle of a block at most, and end there.
   const auto padded = [](std::int64_t columns) {
     return round_up(columns, kBlock) + ScaleDim::kPartsMax * 2 * kBlock;
   };
   const std::int64_t in = padded(widths.in), out = padded(widths.out),
-                     tokens = padded(widths.tokens);
-  const std::int64_t codes = std::max({(tokens + out) * in, tokens * out, (in + out) * tokens});
+                     tokens = round_up(widths.tokens, kBlock);
+  const std::int64_t weight = in * out, dy = (widths.together ? 2 : 1) * tokens * out;
+  const std::int64_t codes = std::max({tokens * in + weight, dy + weight, (in + out) * tokens});
   // A scale for 128 codes, and a few where rows have blocks of their own.
   std::int64_t scales = codes / kBlock + in + out + tokens;
   // Maxima of a tensor whose columns other ranks have the rest of.
@@ -155,7 +181,15 @@ Fp8Scratch lay_out_fp8(ArenaCursor& arena, const Fp8Widths& widths) {
     scales += maxima * (widths.tensor_extent + 1);
   }
   constexpr std::int64_t kAlignment = 16 * 64;
-  return {arena.take(DType::kF8E4M3, {codes + 4 * scales + kAlignment})};
+  return codes + 4 * scales + kAlignment;
+}
+
+}  // namespace
+
+Fp8Scratch lay_out_fp8(ArenaCursor& arena, const std::vector<Fp8Widths>& linears) {
+  std::int64_t bytes = 0;
+  for (const Fp8Widths& widths : linears) bytes = std::max(bytes, operand_bytes(widths));
+  return {arena.take(DType::kF8E4M3, {bytes})};
 }
 
 std::int64_t fp8_joined_rows(Fp8Recipe recipe, const ScaleDim& columns, const TensorCut& cut,
@@ -216,36 +250,71 @@ void Fp8Products::forward(TensorView y_TN, const ConstQuantizedView& x, Operands
   gemm_quantized(context, args);
 }
 
-void Fp8Products::backward_input(TensorView dx_TK, ConstTensorView dy_TN,
+void Fp8Products::backward_input(TensorView dx_TK, const ConstQuantizedView& dy, Operands& operands,
                                  const LinearWeights& weights,
                                  const LinearEpilogue& epilogue) const {
-  Operands operands(*this);
   QuantizedGemm args = product_with(epilogue);
   args.c_MN = dx_TK;
-  args.a = operands.rows(dy_TN, weights.fp8->out, weights.fp8->out_cut, precision.gradients);
+  args.a = dy;
   args.b = operands.weight(weights, weights.in_out ? Transpose::kNo : Transpose::kYes);
   args.use = "linear_input_gradient";
   gemm_quantized(context, args);
 }
 
+void Fp8Products::backward_input(TensorView dx_TK, ConstTensorView dy_TN,
+                                 const LinearWeights& weights,
+                                 const LinearEpilogue& epilogue) const {
+  Operands operands(*this);
+  const Fp8Columns& columns = *weights.fp8;
+  backward_input(dx_TK, operands.rows(dy_TN, columns.out, columns.out_cut, precision.gradients),
+                 operands, weights, epilogue);
+}
+
+Fp8Products::Turned Fp8Products::backward_input_and_turn(TensorView dx_TK, ConstTensorView dy_TN,
+                                                         const LinearWeights& weights,
+                                                         const LinearEpilogue& epilogue,
+                                                         const LinearGradients& gradients) const {
+  Operands operands(*this);
+  if (!gradients.weight.gradient.given()) {
+    backward_input(dx_TK, dy_TN, weights, epilogue);
+    return {{}, operands.arena()};
+  }
+  const Fp8Columns& columns = *weights.fp8;
+  const auto [dy, turned] =
+      operands.rows_and_columns(dy_TN, columns.out, columns.out_cut, precision.gradients);
+  backward_input(dx_TK, dy, operands, weights, epilogue);
+  return turned;
+}
+
+void Fp8Products::backward_weight(const LinearGradients& gradients, const Turned& turned,
+                                  ConstTensorView x_TK) const {
+  if (!turned.dy.given()) return;
+  Operands operands(*this, turned.behind);
+  const ConstQuantizedView x =
+      operands.columns(x_TK, gradients.fp8->in, gradients.fp8->in_cut, DType::kF8E4M3);
+  QuantizedGemm args;
+  args.c_MN = gradients.weight.gradient;
+  args.a = gradients.in_out ? x : turned.dy;
+  args.b = gradients.in_out ? turned.dy : x;
+  args.accumulate = gradients.weight.accumulate;
+  args.use = "linear_weight_gradient";
+  gemm_quantized(context, args);
+}
+
+void Fp8Products::add_bias(const LinearGradients& gradients, ConstTensorView dy_TN) const {
+  if (gradients.bias.given()) column_sum(context, gradients.bias, dy_TN);
+}
+
 void Fp8Products::backward_weight(const LinearGradients& gradients, ConstTensorView dy_TN,
                                   ConstTensorView x_TK) const {
-  const TensorView& gradient = gradients.weight.gradient;
-  if (gradient.given()) {
+  if (gradients.weight.gradient.given()) {
     Operands operands(*this);
-    const ConstQuantizedView dy = operands.columns(dy_TN, gradients.fp8->out,
-                                                   gradients.fp8->out_cut, precision.gradients),
-                             x = operands.columns(x_TK, gradients.fp8->in, gradients.fp8->in_cut,
-                                                  DType::kF8E4M3);
-    QuantizedGemm args;
-    args.c_MN = gradient;
-    args.a = gradients.in_out ? x : dy;
-    args.b = gradients.in_out ? dy : x;
-    args.accumulate = gradients.weight.accumulate;
-    args.use = "linear_weight_gradient";
-    gemm_quantized(context, args);
+    const Fp8Columns& columns = *gradients.fp8;
+    const ConstQuantizedView dy =
+        operands.columns(dy_TN, columns.out, columns.out_cut, precision.gradients);
+    backward_weight(gradients, {dy, operands.arena()}, x_TK);
   }
-  if (gradients.bias.given()) column_sum(context, gradients.bias, dy_TN);
+  add_bias(gradients, dy_TN);
 }
 
 }  // namespace trireme

@@ -10,6 +10,8 @@
 // x and W are e4m3, dy is Fp8Precision::gradients. Projections that lie together (q, k, v; gate,
 // up) have scales of their own in W and in dy.
 
+#include <vector>
+
 #include "config/run_config.h"
 #include "model/linear.h"
 #include "parallel/tensor_axis.h"
@@ -21,12 +23,14 @@ namespace trireme {
 struct Fp8Scratch {
   TensorView memory;  ///< bytes
 };
-/// For products of `tokens` rows between the widest input and output columns of a layer.
+/// For products of `tokens` rows between the input and output columns of a linear.
 struct Fp8Widths {
   std::int64_t tokens = 0, in = 0, out = 0;
   int tensor_extent = 1;
+  bool together = false;  ///< backward_both is used
 };
-Fp8Scratch lay_out_fp8(ArenaCursor& arena, const Fp8Widths& widths);
+/// For any one of these.
+Fp8Scratch lay_out_fp8(ArenaCursor& arena, const std::vector<Fp8Widths>& linears);
 
 /// `weights` as they are or, of those in fp8, with their values rounded to bf16 in `memory`.
 LinearWeights widen(Context& context, const LinearWeights& weights, TensorView memory);
@@ -59,11 +63,35 @@ struct Fp8Products {
                       const LinearEpilogue& epilogue) const;
   void backward_weight(const LinearGradients& gradients, ConstTensorView dy_TN,
                        ConstTensorView x_TK) const;
+  /// Both, with the same bits, from one reading of dy. `x()`, which may use no Fp8Products, gives
+  /// what the product read, when dx is there.
+  template <class X>
+  void backward_both(TensorView dx_TK, ConstTensorView dy_TN, const LinearWeights& weights,
+                     const LinearEpilogue& epilogue, const LinearGradients& gradients,
+                     const X& x) const {
+    const Turned turned = backward_input_and_turn(dx_TK, dy_TN, weights, epilogue, gradients);
+    backward_weight(gradients, turned, x());
+    add_bias(gradients, dy_TN);
+  }
 
  private:
+  /// dy^T as W reads it, which stands at the beginning of the scratch memory, and what is free
+  /// there.
+  struct Turned {
+    ConstQuantizedView dy;  ///< not given where the weight has no gradient
+    ArenaCursor behind;
+  };
   class Operands;
   void forward(TensorView y_TN, const ConstQuantizedView& x, Operands& operands,
                const LinearWeights& weights, const LinearEpilogue& epilogue) const;
+  void backward_input(TensorView dx_TK, const ConstQuantizedView& dy, Operands& operands,
+                      const LinearWeights& weights, const LinearEpilogue& epilogue) const;
+  Turned backward_input_and_turn(TensorView dx_TK, ConstTensorView dy_TN,
+                                 const LinearWeights& weights, const LinearEpilogue& epilogue,
+                                 const LinearGradients& gradients) const;
+  void backward_weight(const LinearGradients& gradients, const Turned& turned,
+                       ConstTensorView x_TK) const;
+  void add_bias(const LinearGradients& gradients, ConstTensorView dy_TN) const;
 };
 
 }  // namespace trireme

@@ -29,10 +29,11 @@ void mlp_forward(const LayerPass& pass, const BranchWeights& weights, const Bran
                           {epilogues_of(pass.config.mlp.activation).forward, {}, acts.in_TX});
 }
 
-void mlp_backward(const MlpBackward& mlp, const BranchWeights& weights, Pending dy) {
+void mlp_backward(const MlpBackward& mlp, const BranchWeights& weights, Pending dy, Halves halves) {
   mlp.out_input(
       mlp.left.din_TX, std::move(dy), weights,
-      {epilogues_of(mlp.pass.config.mlp.activation).backward, mlp.acts.in_TX, mlp.left.act_TF});
+      {epilogues_of(mlp.pass.config.mlp.activation).backward, mlp.acts.in_TX, mlp.left.act_TF},
+      halves == Halves::kBoth ? mlp.left.act_TF : ConstTensorView());
 }
 
 }  // namespace trireme

@@ -24,6 +24,7 @@ void mlp_forward(const LayerPass& pass, const BranchWeights& weights, const Bran
 
 using MlpBackward = BranchBackward<MlpParams, BranchActivations, MlpGradients>;
 /// From dy, while it is gathered, to the gradient of up; and h.
-void mlp_backward(const MlpBackward& mlp, const BranchWeights& weights, Pending dy);
+void mlp_backward(const MlpBackward& mlp, const BranchWeights& weights, Pending dy,
+                  Halves halves = Halves::kInput);
 
 }  // namespace trireme

@@ -44,11 +44,14 @@ std::vector<std::int32_t> in_turn(std::int64_t count, std::int32_t first = 0) {
   return numbers;
 }
 
-Fp8Widths fp8_widths(const LayerShape& layer, int tensor_extent) {
+std::vector<Fp8Widths> fp8_widths(const LayerShape& layer, int tensor_extent, bool together) {
   const AttentionConfig& attention = layer.config.attention;
   const MlpConfig& mlp = layer.config.mlp;
-  return {layer.tokens, std::max({layer.hidden, attention.q_size(), mlp.ffn}),
-          std::max({layer.hidden, attention.qkv_size(), mlp.up_size()}), tensor_extent};
+  const auto linear = [&](std::int64_t in, std::int64_t out) {
+    return Fp8Widths{layer.tokens, in, out, tensor_extent, together && tensor_extent == 1};
+  };
+  return {linear(layer.hidden, attention.qkv_size()), linear(attention.q_size(), layer.hidden),
+          linear(layer.hidden, mlp.up_size()), linear(mlp.ffn, layer.hidden)};
 }
 
 }  // namespace
@@ -187,13 +190,15 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
   take_each(&ChunkShape::recomputed, buffers.recomputed,
             [&] { return lay_out_activations(arena, layer, Keep::kShared); });
   if (layer.split) buffers.input_gradient_TC = arena.take(stream);
-  if (shape.fp8) buffers.fp8 = lay_out_fp8(arena, fp8_widths(layer, shape.cut.tensor.extent));
   const bool has_head = std::any_of(chunks.begin(), chunks.end(),
                                     [](const ChunkShape& chunk) { return chunk.range.head; });
   const bool together = std::any_of(chunks.begin(), chunks.end(), [](const ChunkShape& chunk) {
     return chunk.gradients.empty() ||
            std::count(chunk.gradients.begin(), chunk.gradients.end(), -1) > 0;
   });
+  if (shape.fp8)
+    buffers.fp8 =
+        lay_out_fp8(arena, fp8_widths(layer, shape.cut.tensor.extent, training && together));
   const auto forward = [&] { buffers.forward = lay_out_forward_scratch(arena, layer); };
   const auto head = [&] {
     if (!has_head) return;

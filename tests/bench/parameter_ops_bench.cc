@@ -77,6 +77,27 @@ MakeOp quantize_of(Fp8 how) {
   };
 }
 
+/// Both orders of a gradient: with the scales of blocks or, given, one.
+MakeOp quantize_both_of(bool amax_given) {
+  return [amax_given](Operands& operands) {
+    const Shape shape = largest_weight(operands.size);
+    const ScaleDim rows(shape[0], 0), columns(shape[1], 0);
+    const auto take = [&](const ScaleDim& r, const ScaleDim& c) {
+      return QuantizedView{operands.codes(codes_shape(r, c, true)),
+                           operands.f32(scales_shape(r, c)), r, c, true};
+    };
+    QuantizeBoth args;
+    args.x = operands.typed(shape);
+    args.along =
+        take(rows.with_block(amax_given ? 0 : 1), columns.with_block(amax_given ? 0 : 128));
+    args.across =
+        take(columns.with_block(amax_given ? 0 : 1), rows.with_block(amax_given ? 0 : 128));
+    if (amax_given)
+      args.along_amax = args.across_amax = operands.indices(1, 0x7f800000).reshape({1, 1});
+    return [args](Context& context) { quantize_both(context, args); };
+  };
+}
+
 std::function<void(Context&)> absolute_max_of(Operands& operands) {
   const Shape shape = largest_weight(operands.size);
   const ScaleDim rows(shape[0], 0), columns(shape[1], 0);
@@ -149,6 +170,8 @@ void add_parameter_ops() {
   add_op("quantize_128x128", kBothTypes, quantize_of({128, 128, Transpose::kNo, false}));
   add_op("quantize_across_given", kBothTypes, quantize_of({0, 0, Transpose::kYes, true}));
   add_op("quantize_across_128x1", kBothTypes, quantize_of({128, 1, Transpose::kYes, false}));
+  add_op("quantize_both_given", kBothTypes, quantize_both_of(true));
+  add_op("quantize_both_blocks", kBothTypes, quantize_both_of(false));
   add_op("dequantize", kBothTypes, dequantize_of);
   add_op("reorder", kOnlyF32, reorder_of);
   add_op("accumulate", kBothTypes, accumulate_of);

@@ -292,6 +292,10 @@ TEST_F(OpWorkTest, fp8_moves_codes_and_scales_once) {
   expect_work("quantize", 0, 2 * kCodes + kCodes + kScales);
   quantize(context_, {padded, x, amax});
   expect_work("quantize", 0, 2 * kCodes + kPadded + 2 * kScales);
+  const QuantizedView turned{make(DType::kF8E4M3, {200, kT}), f32({200, 1}), columns.with_block(1),
+                             rows.with_block(128), false};
+  quantize_both(context_, {padded, turned, x, amax});
+  expect_work("quantize_both", 0, 2 * kCodes + kPadded + kCodes + 2 * kScales + 4 * 200);
   scales_of(context_, dense.scales, amax, DType::kF8E4M3);
   expect_work("scales_of", 0, 2 * kScales);
   dequantize(context_, x, dense);

@@ -216,6 +216,53 @@ TEST_P(QuantizeOp, codes_and_scales_equal_the_formulas_for_blocks_of_parts_in_al
   }
 }
 
+/// What two calls write, from one reading: of each recipe, blocks of rows with blocks of columns,
+/// of tensors with parts; and of pairs for which no kernel does both.
+TEST_P(QuantizeOp, codes_of_both_orders_are_those_of_two_calls) {
+  const ScaleDim rows = dim_of(0, {{140, 5}, {3, 126}}),
+                 columns = dim_of(0, {{50, 120}, {0, 0}, {90, 250}, {8, 3}});
+  const ScaleDim even_rows(136, 0), even_columns(264, 0);
+  struct Blocks {
+    std::int64_t along_rows, along_columns, across_rows, across_columns;
+  };
+  // Of x's rows and columns, along and across.
+  const Blocks all[] = {{1, 128, 128, 1}, {0, 0, 0, 0},     {128, 128, 128, 128},
+                        {1, 128, 0, 0},   {128, 1, 1, 128}, {4, 16, 128, 1}};
+  const auto expect_both = [&](const ScaleDim& r, const ScaleDim& c, const Blocks& of, DType type,
+                               bool padded, bool given) {
+    Context context = test_context(GetParam(), 2);
+    const Case along{r.with_block(of.along_rows), c.with_block(of.along_columns)},
+        across{r.with_block(of.across_rows), c.with_block(of.across_columns)};
+    const TestTensor x = values_of(type, along);
+    const DType format = type == DType::kF32 ? DType::kF8E4M3 : DType::kF8E5M2;
+    TestTensor amaxes[] = {{DType::kI32, scales_shape(along.rows, along.columns)},
+                           {DType::kI32, scales_shape(across.rows, across.columns)}};
+    if (given) {
+      absolute_max(context, amaxes[0], x, along.rows, along.columns);
+      absolute_max(context, amaxes[1], x, across.rows, across.columns);
+    }
+    const auto amax = [&](int i) { return given ? amaxes[i].view() : TensorView(); };
+    Matrix expected[] = {{format, along.rows, along.columns, padded},
+                         {format, across.columns, across.rows, padded}};
+    Matrix found[] = {{format, along.rows, along.columns, padded},
+                      {format, across.columns, across.rows, padded}};
+    quantize(context, {expected[0].view(), x, amax(0), Transpose::kNo});
+    quantize(context, {expected[1].view(), x, amax(1), Transpose::kYes});
+    quantize_both(context, {found[0].view(), found[1].view(), x, amax(0), amax(1)});
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(found[i].codes.bits(), expected[i].codes.bits()) << i;
+      EXPECT_EQ(found[i].scales.bits(), expected[i].scales.bits()) << i;
+    }
+  };
+  for (const Blocks& of : all) {
+    SCOPED_TRACE(testing::Message() << of.along_rows << " " << of.along_columns << " "
+                                    << of.across_rows << " " << of.across_columns);
+    expect_both(rows, columns, of, DType::kBF16, true, false);
+    expect_both(rows, columns, of, DType::kF32, false, true);
+    expect_both(even_rows, even_columns, of, DType::kBF16, false, false);
+  }
+}
+
 TEST_P(QuantizeOp, more_threads_give_the_same_bits) {
   if (test_context(GetParam()).on_gpu()) return;
   const Case large[] = {{dim_of(0, {{300, 5}, {90, 0}}), dim_of(0, {{301, 0}})},
@@ -430,6 +477,31 @@ TEST_P(QuantizeOp, wrong_operands_are_refused) {
                  "another type than from");
   expect_refused([&] { reorder(context, dense.view(), other.view(), Transpose::kYes); },
                  "other rows, columns or blocks");
+  Matrix across(DType::kF8E4M3, columns, rows, false),
+      of_other(DType::kF8E5M2, columns, rows, false);
+  expect_refused(
+      [&] {
+        quantize_both(context, {dense.view(), of_other.view(), x});
+      },
+      "across: has another type than along");
+  expect_refused(
+      [&] {
+        quantize_both(context, {dense.view(), across.view(), wide});
+      },
+      "quantize_both.x: expected fp32 or bf16");
+  QuantizedView same = across.view();
+  same.codes = {dense.view().codes.data, DType::kF8E4M3, {200, 3}};
+  expect_refused(
+      [&] {
+        quantize_both(context, {dense.view(), same, x});
+      },
+      "along: shares memory with across.codes");
+  Matrix parts(DType::kF8E4M3, dim_of(128, {{100, 100}, {100, 0}}), rows, false);
+  expect_refused(
+      [&] {
+        quantize_both(context, {dense.view(), parts.view(), x});
+      },
+      "across: has other parts than along");
 }
 
 }  // namespace

@@ -165,13 +165,13 @@ class Fp8Linear : public testing::TestWithParam<std::tuple<std::size_t, Fp8Recip
   void SetUp() override {
     if (program_device().kind == DeviceKind::kCuda) GTEST_SKIP() << "a CPU's products";
     load_weights();
-    const Fp8Widths widths{kTokens, in(), std::max(out(), kFfn * 2)};
+    const Fp8Widths widths{kTokens, in(), std::max(out(), kFfn * 2), 1, true};
     ArenaCursor measure;
-    lay_out_fp8(measure, widths);
+    lay_out_fp8(measure, {widths});
     memory_ =
         Buffer(DType::kF8E4M3, {static_cast<std::int64_t>(measure.bytes())}, context_.device());
     ArenaCursor arena(memory_.view().data);
-    scratch_ = lay_out_fp8(arena, widths);
+    scratch_ = lay_out_fp8(arena, {widths});
     x_ = uneven(kTokens, in(), 1);
     dy_ = uneven(kTokens, out(), 2);
   }
@@ -461,6 +461,42 @@ TEST_P(Fp8Linear, backward_weight_sets_or_adds_and_the_bias_is_a_sum_of_dy_itsel
       EXPECT_GT(distance(found(dw), expected(recipe_, other(format))), 1000 * kSums);
       EXPECT_GT(distance(found(dw), expected(other_recipe(), format)), 1000 * kSums);
     }
+  }
+}
+
+/// From one reading of dy the bits of two, also where dx gives way to x and nothing but the bias is
+/// trained.
+TEST_P(Fp8Linear, both_halves_together_are_the_two_apart) {
+  const Buffer dy = tensor(DType::kBF16, {kTokens, out()}, dy_),
+               x = tensor(DType::kBF16, {kTokens, in()}, x_);
+  const ParamStore::Lease lease = store_.acquire(1);
+  const LinearWeights weights = weights_of(lease, linear());
+  const Shape shape = layer_.gpt2 ? Shape{in(), out()} : Shape{out(), in()};
+  const Values before = numbers(stored_.size(), 9, 500);
+  for (const bool trained : {true, false}) {
+    const Buffer dx[] = {zeros(DType::kBF16, {kTokens, in()}),
+                         zeros(DType::kBF16, {kTokens, in()})},
+                 dw[] = {tensor(DType::kF32, shape, before), tensor(DType::kF32, shape, before)},
+                 db[] = {zeros(DType::kF32, {out()}), zeros(DType::kF32, {out()})};
+    const auto gradients = [&](int i) {
+      return LinearGradients{{trained ? dw[i].view() : TensorView(), Accumulate::kYes},
+                             db[i].view(),
+                             layer_.gpt2,
+                             &*linear().fp8};
+    };
+    const Fp8Products of = products();
+    of.backward_input(dx[0].view(), dy.view(), weights, {});
+    of.backward_weight(gradients(0), dy.view(), x.view());
+    std::vector<float> made;
+    of.backward_both(dx[1].view(), dy.view(), weights, {}, gradients(1), [&]() -> ConstTensorView {
+      made = found(dx[1]);
+      write(context_, dx[1].view(), x_);
+      return dx[1].view();
+    });
+    EXPECT_EQ(made, found(dx[0]));
+    EXPECT_EQ(found(dw[1]), found(dw[0]));
+    EXPECT_EQ(found(db[1]), found(db[0]));
+    EXPECT_EQ(found(dw[0]) != read(context_, tensor(DType::kF32, shape, before).view()), trained);
   }
 }
 

@@ -73,6 +73,24 @@ struct Results {
   std::vector<float> dweight;
 };
 
+struct BothHalves {
+  TensorView dx_TK;
+  ConstTensorView dy_TN, x_TK;
+};
+/// Made together they have the bits of each alone, which dx and the gradient hold.
+void expect_together(const Fp8Products& products, const LinearWeights& weights,
+                     LinearGradients gradients, const BothHalves& apart) {
+  Context& context = products.context;
+  const TensorView dweight = gradients.weight.gradient;
+  const Buffer dx(DType::kF32, apart.dx_TK.shape, context.device()),
+      of_weight(DType::kF32, dweight.shape, context.device());
+  gradients.weight.gradient = of_weight.view();
+  products.backward_both(dx.view(), apart.dy_TN, weights, {}, gradients,
+                         [&] { return apart.x_TK; });
+  EXPECT_EQ(read(context, dx.view()), read(context, apart.dx_TK));
+  EXPECT_EQ(read(context, of_weight.view()), read(context, dweight));
+}
+
 class Fp8Ranks : public testing::TestWithParam<std::tuple<Fp8Recipe, int>> {
  protected:
   static void run(const Linear& of, const Fp8Precision& precision, Communicator& channel,
@@ -110,12 +128,12 @@ class Fp8Ranks : public testing::TestWithParam<std::tuple<Fp8Recipe, int>> {
     write(context, x_TK.view(), x_here);
     write(context, dy_TN.view(), dy_here);
 
-    const Fp8Widths widths{kTokens, in, out, rank.extent};
+    const Fp8Widths widths{kTokens, in, out, rank.extent, true};
     ArenaCursor measure;
-    lay_out_fp8(measure, widths);
+    lay_out_fp8(measure, {widths});
     const Memory memory(context.device(), measure.bytes());
     ArenaCursor arena(memory.data());
-    const Fp8Products products{context, axis, precision, lay_out_fp8(arena, widths)};
+    const Fp8Products products{context, axis, precision, lay_out_fp8(arena, {widths})};
     const LinearParams& linear = params.chunks[0].blocks[0].attention.in;
     const ParamStore::Lease lease = store.acquire(0);
     const LinearWeights weights = weights_of(lease, linear);
@@ -126,6 +144,7 @@ class Fp8Ranks : public testing::TestWithParam<std::tuple<Fp8Recipe, int>> {
     gradients.in_out = of.in_out;
     gradients.fp8 = &*linear.fp8;
     products.backward_weight(gradients, dy_TN.view(), x_TK.view());
+    expect_together(products, weights, gradients, {dx.view(), dy_TN.view(), x_TK.view()});
     if (!of.in_is_cut) {
       // From residual rows: the others hold what nobody may read.
       Values rows(x_here.size(), NAN);
