@@ -21,7 +21,6 @@ cublaslt::Product product_of(const GemmGpuArgs& args) {
           .a = args.a,
           .b = args.b,
           .c = args.c,
-          .c_stride = args.n,
           .bias = args.bias,
           .type_a = args.type,
           .type_b = args.type,

@@ -14,16 +14,15 @@ namespace trireme::cuda::cublaslt {
 constexpr std::size_t kWorkspaceBytes = gpu_scratch::kProductWorkspaceBytes;
 
 /// c = scale_a scale_b op(a) op(b) (+ bias on each row), or c += that; op(a) [m, k], op(b) [k, n];
-/// a and b dense, c's rows `c_stride` elements apart.
+/// all dense.
 struct Product {
   std::int64_t m, n, k;
   bool transpose_a, transpose_b, accumulate;
   const void *a, *b;
   void* c;
-  std::int64_t c_stride;
   const void* bias;  ///< of c's type, or null
   DType type_a, type_b, type_c;
-  /// On the device, of fp8 operands; null: there is none.
+  /// On the device, at multiples of 16 bytes, of fp8 operands; null: there is none.
   const float *scale_a = nullptr, *scale_b = nullptr;
   /// Of fp8 operands: sums of all of K stay in a tensor core's accumulator.
   bool fast_sums = false;

@@ -142,7 +142,6 @@ class Plans {
     const Key key = {p.m,
                      p.n,
                      p.k,
-                     p.c_stride,
                      p.transpose_a * 2 + p.transpose_b,
                      p.accumulate * 2 + (p.bias != nullptr),
                      (p.scale_a != nullptr) * 2 + p.fast_sums,
@@ -159,7 +158,7 @@ class Plans {
   [[nodiscard]] cublasLtHandle_t handle() const { return handle_.get(); }
 
  private:
-  using Key = std::array<std::int64_t, 12>;
+  using Key = std::array<std::int64_t, 11>;
 
   static Layout layout(const Product& p, DType type, std::int64_t rows, std::int64_t columns,
                        std::int64_t stride) {
@@ -183,7 +182,7 @@ class Plans {
         p.transpose_b ? layout(p, p.type_b, p.k, p.n, p.k) : layout(p, p.type_b, p.n, p.k, p.n);
     plan.b =
         p.transpose_a ? layout(p, p.type_a, p.m, p.k, p.m) : layout(p, p.type_a, p.k, p.m, p.k);
-    plan.c = layout(p, p.type_c, p.n, p.m, p.c_stride);
+    plan.c = layout(p, p.type_c, p.n, p.m, p.n);
     choose(p, plan);
     return plan;
   }

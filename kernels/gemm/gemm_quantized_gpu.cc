@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/error.h"
 #include "base/math.h"
 #include "kernels/common/gpu_info.h"
 #include "kernels/common/gpu_kernels.h"
@@ -56,13 +57,23 @@ const GemmQuantizedGpuKernels* table_of(const GpuTables& tables, ProductKernel k
   return kernel == ProductKernel::kLibrary ? tables.library : nullptr;
 }
 
+/// cuBLASLt may refuse a product of which it offered a kernel: then it has none.
+bool multiplies(Context& context, const QuantizedGemm& args, const GemmQuantizedGpuKernels& table) {
+  try {
+    gemm_by_table(context, args, table);
+  } catch (const EnvironmentError&) {
+    return false;
+  }
+  return true;
+}
+
 /// Gives the product a choice, where there are several ways to it.
 void measure(Context& context, const GpuTables& tables, const QuantizedGemm& args,
              const GemmQuantizedGpuArgs& raw, KernelChoices& choices) {
   gemm_internal::ProductWays ways;
   for (const ProductKernel kernel : {ProductKernel::kHopper, ProductKernel::kLibrary}) {
     const GemmQuantizedGpuKernels* table = table_of(tables, kernel);
-    if (table == nullptr || !table->serves(raw)) continue;
+    if (table == nullptr || !table->serves(raw) || !multiplies(context, args, *table)) continue;
     ways[static_cast<std::size_t>(kernel)] = [&context, &args, table] {
       gemm_by_table(context, args, *table);
     };

@@ -197,8 +197,8 @@ void add_quantized_swiglu(const std::string& recipe, std::int64_t block) {
   unfused("_swiglu_gradient_unfused", gradient);
 }
 
-/// up's products of whole tensors by each kernel that serves them, as `add_kernel` has bf16's. The
-/// input's gradient is ours alone: its sums have two parts.
+/// up's products of whole tensors by each kernel that serves them, as `add_kernel` has bf16's: gate
+/// and up as one tensor, since those of several parts are ours alone.
 void add_quantized_kernel(const std::string& kernel, const GemmQuantizedGpuKernels* table) {
   if (table == nullptr) return;
   const auto forward = [](Operands& operands) {
@@ -206,7 +206,7 @@ void add_quantized_kernel(const std::string& kernel, const GemmQuantizedGpuKerne
     QuantizedGemm args;
     args.c_MN = operands.typed({size.rows(), 2 * size.ffn});
     args.a = quantized(operands, {size.rows(), 0}, {size.hidden, 0});
-    args.b = quantized(operands, gate_and_up(size, 0), {size.hidden, 0});
+    args.b = quantized(operands, {2 * size.ffn, 0}, {size.hidden, 0});
     args.precise_sums = false;
     return args;
   };
@@ -214,7 +214,7 @@ void add_quantized_kernel(const std::string& kernel, const GemmQuantizedGpuKerne
     const Size& size = operands.size;
     QuantizedGemm args;
     args.c_MN = operands.f32({2 * size.ffn, size.hidden});
-    args.a = quantized(operands, gate_and_up(size, 0), {size.rows(), 0});
+    args.a = quantized(operands, {2 * size.ffn, 0}, {size.rows(), 0});
     args.b = quantized(operands, {size.hidden, 0}, {size.rows(), 0});
     args.accumulate = Accumulate::kYes;
     return args;

@@ -1,5 +1,5 @@
 // What cuBLASLt is asked for, beside what stands for it (kernels/simt_host/cublaslt), which
-// multiplies what it is given: descriptors, layouts, parts with scales of their own.
+// multiplies what it is given: descriptors, layouts, scales.
 //
 // A program of its own, as the library's name stands in LD_LIBRARY_PATH.
 #include <dlfcn.h>
@@ -57,47 +57,40 @@ TestTensor aligned_bias(std::int64_t n) {
   return bias;
 }
 
-TEST_F(CublasLt, a_call_for_each_part_of_columns_writes_them_with_its_scale) {
-  const ScaleDim k = {200, 0}, parts = dim_of(0, {{48, 0}, {0, 9}, {16, 7}, {32, 0}});
+TEST_F(CublasLt, a_forward_product_has_its_scales_its_bias_and_the_sums_that_it_may_have) {
   for (const DType format : {kE4M3, kE5M2}) {
-    const Operand a(format, {20, 0}, k, 1), b(kE4M3, parts, k, 2);
+    const Operand a(format, {20, 0}, {200, 0}, 1), b(kE4M3, {48, 0, 7}, {200, 0}, 2);
     const Sums expected = sums_of(a, b);
-    const TestTensor bias = aligned_bias(96);
+    const TestTensor bias = aligned_bias(48);
     for (const bool precise : {true, false}) {
-      TestTensor c(DType::kBF16, {20, 96}, 0);
+      TestTensor c(DType::kBF16, {20, 48}, 0);
       QuantizedGemm args{.c_MN = c, .a = a.view(), .b = b.view()};
       args.precise_sums = precise;
-      const std::string rows = (format == kE4M3 ? ", e4m3" : ", e5m2") + std::string(" 256x20/256");
-      const auto part = [&](const std::string& n, const std::string& more) {
-        return call("TN e4m3 256x" + n + "/256" + rows + ", bf16 " + n + "x20/96", !precise, more);
-      };
-      EXPECT_EQ(multiply(args), part("48", "") + part("16", "") + part("32", ""));
-      expect_product(c, expected, std::vector<double>(20 * 96), 40, "product");
+      const std::string what = std::string("TN e4m3 256x48/256, ") +
+                               (format == kE4M3 ? "e4m3" : "e5m2") + " 256x20/256, bf16 48x20/48";
+      EXPECT_EQ(multiply(args), call(what, !precise));
+      expect_product(c, expected, std::vector<double>(20 * 48), 40, "product");
       args.bias_N = bias;
-      const std::string biased = ", bias bf16";
-      EXPECT_EQ(multiply(args), part("48", biased) + part("16", biased) + part("32", biased));
+      EXPECT_EQ(multiply(args), call(what, !precise, ", bias bf16"));
       expect_product(c, expected, repeated(bias, 20), 40, "product with a bias");
     }
   }
 }
 
-TEST_F(CublasLt, a_call_for_each_part_of_rows_adds_to_them_with_its_scale) {
-  const ScaleDim k = {90, 0, 10}, parts = dim_of(0, {{24, 0}, {8, 7}});
+TEST_F(CublasLt, a_weights_gradient_is_added) {
+  const ScaleDim k = {90, 0, 10};
   for (const auto& [of_a, of_b] : {std::pair{kE5M2, kE4M3}, {kE4M3, kE5M2}}) {
-    const Operand a(of_a, parts, k, 1), b(of_b, {48, 0}, k, 2);
+    const Operand a(of_a, {24, 0}, k, 1), b(of_b, {48, 0}, k, 2);
     const Sums expected = sums_of(a, b);
     const std::string x = of_a == kE4M3 ? "e4m3" : "e5m2", y = of_b == kE4M3 ? "e4m3" : "e5m2";
-    TestTensor c(DType::kF32, {32, 48}, 0);
+    const std::string what = "TN " + y + " 128x48/128, " + x + " 128x24/128, f32 48x24/48";
+    TestTensor c(DType::kF32, {24, 48}, 0);
     QuantizedGemm args{.c_MN = c, .a = a.view(), .b = b.view()};
-    const auto part = [&, &x = x, &y = y](const std::string& m, const std::string& more) {
-      return call("TN " + y + " 128x48/128, " + x + " 128x" + m + "/128, f32 48x" + m + "/48",
-                  false, more);
-    };
-    EXPECT_EQ(multiply(args), part("24", "") + part("8", ""));
-    expect_product(c, expected, std::vector<double>(32 * 48), 40, "product");
+    EXPECT_EQ(multiply(args), call(what, false));
+    expect_product(c, expected, std::vector<double>(24 * 48), 40, "product");
     const std::vector<double> before = c.values();
     args.accumulate = Accumulate::kYes;
-    EXPECT_EQ(multiply(args), part("24", ", added") + part("8", ", added"));
+    EXPECT_EQ(multiply(args), call(what, false, ", added"));
     expect_product(c, expected, before, 40, "product, added");
   }
 }
@@ -107,21 +100,25 @@ TEST_F(CublasLt, a_call_for_each_part_of_rows_adds_to_them_with_its_scale) {
 TEST_F(CublasLt, a_plan_that_is_kept_takes_the_scales_and_the_bias_of_each_product) {
   Operand a(kE4M3, {8, 0}, {128, 0}, 1), b(kE4M3, {16, 0}, {128, 0}, 2);
   const ConstQuantizedView view_a = a.view(), view_b = b.view();
-  const TestTensor scales = TestTensor::of(DType::kF32, {3, 2}, {0.5, 2, 0.25, 8, 4, 0.125});
+  const std::vector<double> values = {0.5, 2, 0.25, 8, 4, 0.125};
+  TestTensor scales(DType::kF32, {6, 4}, 0);  // 16 bytes apart
+  for (std::int64_t i = 0; i < 6; ++i) scales.set(4 * i, values[static_cast<std::size_t>(i)]);
   const TestTensor biases = aligned_bias(3 * 256);
   TestTensor c(DType::kBF16, {8, 16}, 0);
   for (const std::int64_t i : {0, 1, 2}) {
-    const ConstTensorView of = scales.view().rows(i, 1).reshape({2, 1}),
-                          bias = biases.view().reshape({3, 256}).rows(i, 1).reshape({256, 1});
+    const auto scale = [&](std::int64_t at) {
+      return ConstTensorView(scales.view()).rows(at, 1).reshape({4, 1}).rows(0, 1);
+    };
+    const ConstTensorView bias = biases.view().reshape({3, 256}).rows(i, 1).reshape({256, 1});
     QuantizedGemm args{.c_MN = c, .a = view_a, .b = view_b};
-    args.a.scales = of.rows(0, 1), args.b.scales = of.rows(1, 1);
+    args.a.scales = scale(2 * i), args.b.scales = scale(2 * i + 1);
     args.bias_N = bias.rows(0, 16).reshape({16});
     multiply(args);
     TestTensor added(DType::kBF16, {16});
     for (std::int64_t n = 0; n < 16; ++n)
       added.set(n, biases.values()[static_cast<std::size_t>(256 * i + n)]);
-    a.scales.set(0, scales.values()[static_cast<std::size_t>(2 * i)]);
-    b.scales.set(0, scales.values()[static_cast<std::size_t>(2 * i + 1)]);
+    a.scales.set(0, values[static_cast<std::size_t>(2 * i)]);
+    b.scales.set(0, values[static_cast<std::size_t>(2 * i + 1)]);
     a.decode(), b.decode();
     expect_product(c, sums_of(a, b), repeated(added, 8), 40, std::to_string(i));
   }
@@ -142,6 +139,13 @@ TEST_F(CublasLt, what_it_has_no_kernel_for_is_left_to_ours) {
   };
   const Operand a_two(kE4M3, {8, 0}, two, 3), b_two(kE4M3, {16, 0}, two, 4);
   EXPECT_FALSE(with([&](auto& x) { x.a = a_two.view(), x.b = b_two.view(); })) << "parts along K";
+  const Operand a_parts(kE4M3, dim_of(0, {{4, 0}, {4, 0}}), whole, 10),
+      b_parts(kE4M3, dim_of(0, {{8, 0}, {8, 0}}), whole, 11);
+  EXPECT_FALSE(with([&](auto& x) { x.a = a_parts.view(); })) << "parts of rows";
+  EXPECT_FALSE(with([&](auto& x) { x.b = b_parts.view(); })) << "parts of columns";
+  const TestTensor between(DType::kF32, {1, 1}, 1);
+  EXPECT_FALSE(with([&](auto& x) { x.a.scales = between.view(); })) << "a scale between 16 bytes";
+  EXPECT_FALSE(with([&](auto& x) { x.b.scales = between.view(); })) << "a scale between 16 bytes";
   const Operand a_blocks(kE4M3, {8, 1}, blocks, 5), b_blocks(kE4M3, {16, 128}, blocks, 6);
   EXPECT_FALSE(with([&](auto& x) { x.a = a_blocks.view(), x.b = b_blocks.view(); })) << "blocks";
   const Operand b_24(kE4M3, {24, 0}, whole, 7);

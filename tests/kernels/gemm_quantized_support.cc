@@ -57,7 +57,8 @@ Operand::Operand(DType format, const ScaleDim& rows_, const ScaleDim& columns_, 
     : rows(rows_),
       columns(columns_),
       codes(format, codes_shape(rows, columns, true), 0),
-      scales(DType::kF32, scales_shape(rows, columns)) {
+      // Scales of whole tensors stand as cuBLASLt takes them, others anywhere.
+      scales(DType::kF32, scales_shape(rows, columns), columns.block == 0 ? 0 : 1) {
   const std::vector<std::int64_t> k = padded_blocks(columns);
   for (std::int64_t i = 0; i < scales.shape().count(); ++i)
     scales.set(i, 0.01 * (1 + static_cast<double>(random_bits(seed + 1, i) % 64)));

@@ -1,6 +1,7 @@
 // What stands for libcublasLt: a library of that name that multiplies in double, on the caller's
 // thread, and keeps what it was asked for. It refuses what cuBLASLt's documentation says that it
-// has no fp8 kernels for; what cuBLASLt itself has, only a GPU can show.
+// has no fp8 kernels for, and scales between 16 bytes as an H200 does; what cuBLASLt itself has,
+// only a GPU can show.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -230,6 +231,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
     return CUBLAS_STATUS_INVALID_VALUE;
   const float* const scale_a = desc.scale(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER);
   const float* const scale_b = desc.scale(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
+  for (const float* at : {scale_a, scale_b})
+    if (reinterpret_cast<std::uintptr_t>(at) % 16 != 0) return CUBLAS_STATUS_NOT_SUPPORTED;
   const double scale = static_cast<double>(*static_cast<const float*>(alpha)) *
                        (scale_a == nullptr ? 1 : *scale_a) * (scale_b == nullptr ? 1 : *scale_b);
   const double keep = *static_cast<const float*>(beta);
