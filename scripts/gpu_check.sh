@@ -372,7 +372,7 @@ fi
 # What was never run on a GPU when this was written, in the order in which a failure is likely theirs.
 suspects_of() {
   case $1 in
-  kernels | aligned) echo "AttentionHopper: attention_forward_sm90.cuh, where a hang is setmaxnreg or a turn (attention_sm90.cuh); AttentionHopperGradient: attention_backward_sm90.cuh, bulk reductions, stmatrix, where a hang is setmaxnreg or a turn of blocks (begin_turn, ptx.cuh); GemmQuantizedGpu: gemm_fp8_sm90.cuh, scales by cp.async beside TMA; Gemm of Hopper: MN-major descriptors of wgmma (m = 129, gemm_sm90.cuh), multicast in clusters, SwiGLU's 4-D tensor map; cuBLASLt's alignments (gemm_plans_cublaslt.cc), its fp8 products (GemmQuantizedLibrary: gemm_fp8_cublaslt.cc)" ;;
+  kernels | aligned) echo "f32 results added by TMA (GemmOp, GemmQuantizedGpu: store_floats, gemm_sm90_stages.cuh); cuBLASLt's fp8 products (GemmQuantizedLibrary: gemm_fp8_cublaslt.cc); quantize_both (quantize_tile.cuh)" ;;
   cudnn) echo "the graph (attention_library.cc) where only numbers differ, the variant pack and by-value numbers (attention_cudnn.cc) where it refuses; libnvrtc.so.13 must be found" ;;
   train) echo "run.cuda_graph=off tells whether a recording is at fault, TRIREME_KERNEL_CHOICES whether a product is (README: kernel choices)" ;;
   ranks) echo "NCCL_DEBUG=INFO; ncclCommSplit with shared resources, then recording (run.cuda_graph=off), then the exchange of the rank order" ;;

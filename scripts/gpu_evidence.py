@@ -21,9 +21,9 @@ PAGE = ROOT / "docs/gpu_evidence.md"
 HEAD = """# Why believe the GPU half
 
 Written by `scripts/gpu_evidence.py` from recorded results; do not edit. No figure of ours here comes from a GPU: this page is what
-can be known without one, and which line of `scripts/gpu_check.sh` confirms or refutes it. What an H100 confirmed, every op of the table
-among it, and what it has not seen yet, several GPUs, stands in [its record](../tests/bench/results/2026-11-26-h100/README.md)
-and [an H200's](../tests/bench/results/2026-11-26-h200/README.md).
+can be known without one, and which line of `scripts/gpu_check.sh` confirms or refutes it. What GPUs confirmed, every op of the table
+among it, and what they have not seen yet, several GPUs, stands in the records of [an H100](../tests/bench/results/2026-11-26-h100/README.md),
+[an H200](../tests/bench/results/2026-11-26-h200/README.md) and, for fp8 and Hopper's attention, [both](../tests/bench/results/2026-11-27-hopper-fp8/README.md).
 
 Two executors run every kernel in CI: the host execution of the sources (`kernels/simt_host`, with races, proxies and
 uninitialised memory checked) and the interpreter of the PTX that nvcc makes (`kernels/ptx_host`). They share no code. The second earns its
