@@ -338,16 +338,18 @@ stage_gpus() {
   done
   return $code
 }
+# timed NAME CONFIG ARGUMENTS: times-NAME.json, and the line of it that is read first
+timed() {
+  limit 100 "$train" benchmark "$2.json" --steps 8 --json "${@:3}" >"times-$1.json" || return 1
+  [ "$dry" ] || echo "$1: $(sed -n 's/.*"tokens_per_second": *\([0-9]*\).*/\1/p' "times-$1.json" | head -n 1) tokens/s"
+}
 stage_times() {
   local code=0 size recipe
   for size in 124m 1558m 8b-layers; do
-    limit 110 "$train" benchmark $size.json --steps 8 >"times-$size.txt" || code=1
-    [ "$dry" ] || tail -n 40 "times-$size.txt"
+    timed $size $size || code=1
     for recipe in block tensor; do
       [ $size != 124m ] || continue
-      limit 80 "$train" benchmark $size.json --steps 8 --no-rates --set precision.compute=fp8 \
-        --set precision.fp8.recipe=$recipe >"times-$size-$recipe.txt" || code=1
-      [ "$dry" ] || tail -n 40 "times-$size-$recipe.txt"
+      timed $size-$recipe $size --no-rates --set precision.compute=fp8 --set precision.fp8.recipe=$recipe || code=1
     done
   done
   return $code

@@ -30,7 +30,7 @@ check_gpu() { "$root/scripts/gpu_check.sh" --train "$scratch/train" --tests "$sc
 check_gpu kernels
 check "a suite that crashes fails its stage" [ $? = 1 ]
 check "and stands in the table" grep -q '^kernels *failed .* 28 ok, 2 failed' out/table.txt
-check "with what to suspect first" grep -q 'suspect first: .*Gemm of Hopper' out/table.txt
+check "with what to suspect first" grep -q 'suspect first: .*f32 results added' out/table.txt
 check "it is named" grep -q '^FAILED: Isas/Gemm\. (exit 139)' out/kernels.log
 check "the suites after it have run, beside products and all else" [ "$(grep -c 'Isas/Rope' calls)" = 2 ]
 check "and nothing that is no suite" [ "$(grep -c 'gtest_filter=' calls)" = 4 ]
