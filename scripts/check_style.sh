@@ -72,6 +72,8 @@ if $all; then
 else
   git diff --name-only --diff-filter=d "$since" -- '*.cc' '*.h' '*.cu' '*.cuh' >"$scratch/changed"
   while read -r path; do
+    # clang 14 has no std::source_location, by which these tell where a fault is.
+    case $path in kernels/simt_host/*.h) continue ;; esac
     if grep -qxF "$PWD/$path" "$scratch/known"; then
       echo "$PWD/$path"
     else
