@@ -73,7 +73,8 @@ void measure(Context& context, const GpuTables& tables, const QuantizedGemm& arg
   gemm_internal::ProductWays ways;
   for (const ProductKernel kernel : {ProductKernel::kHopper, ProductKernel::kLibrary}) {
     const GemmQuantizedGpuKernels* table = table_of(tables, kernel);
-    if (table == nullptr || !table->serves(raw) || !multiplies(context, args, *table)) continue;
+    if (table == nullptr || !table->serves(raw)) continue;
+    if (kernel == ProductKernel::kLibrary && !multiplies(context, args, *table)) continue;
     ways[static_cast<std::size_t>(kernel)] = [&context, &args, table] {
       gemm_by_table(context, args, *table);
     };
