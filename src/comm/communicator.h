@@ -66,8 +66,9 @@ class Communicator {
   // Beside the computation. Every rank of the group starts the same ones in the same order; they
   // run in that order, several at a time. No count but zero is too small, none too large. A
   // refused argument throws InternalError before anything is sent.
-  /// values (fp32 or bf16) = the sum over ranks, added in fp32 in rank order and rounded once,
-  /// whatever the shard sizes: shards to owners, a local sum, shards back (a ring's bytes).
+  /// values (fp32 or bf16) = the sum over ranks, added in fp32 in rank order (neighbours, then
+  /// their neighbours: rank_order_sum.h) and rounded once, whatever the shard sizes: shards to
+  /// owners, a local sum, shards back (a ring's bytes).
   virtual Pending start_all_reduce(TensorView values) = 0;
   /// `shards`: size() equal shards in rank order, so the count divides by size(). Afterwards shard
   /// rank() holds the sum (as above) of that shard over ranks; the others are undefined.

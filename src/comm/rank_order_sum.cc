@@ -1,6 +1,7 @@
 #include "comm/rank_order_sum.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/error.h"
@@ -13,7 +14,7 @@ constexpr std::size_t kLanes = 4;
 using Lanes = float __attribute__((vector_size(4 * kLanes)));
 using Words = std::uint32_t __attribute__((vector_size(4 * kLanes)));
 using Halves = std::uint16_t __attribute__((vector_size(2 * kLanes)));
-constexpr std::size_t kBlock = 1024;  // 4 KiB: the running sum stays in the first-level cache
+constexpr std::size_t kBlock = 1024;  // 4 KiB: running sums stay in the first-level cache
 
 struct F32 {
   using Value = float;
@@ -52,38 +53,56 @@ float scalar(const std::byte* from) {
   return to_float(value);
 }
 
-template <class Type>
-void sum_block(std::span<const std::byte* const> sources, std::size_t begin, std::size_t count,
-               std::byte* out) {
-  constexpr std::size_t kSize = sizeof(typename Type::Value);
-  alignas(16) float sum[kBlock];
-  auto* const sum_bytes = reinterpret_cast<std::byte*>(sum);
-  for (std::size_t s = 0; s < sources.size(); ++s) {
-    const std::byte* const source = sources[s] + begin * kSize;
-    std::size_t i = 0;
-    for (; i + kLanes <= count; i += kLanes) {
-      const Lanes term = Type::load(source + i * kSize);
-      F32::store(sum_bytes + i * 4, s == 0 ? term : F32::load(sum_bytes + i * 4) + term);
-    }
-    for (; i < count; ++i) {
-      const float term = scalar<Type>(source + i * kSize);
-      sum[i] = s == 0 ? term : sum[i] + term;
-    }
-  }
-  std::byte* const target = out + begin * kSize;
+/// sums[i] (+)= source[i]
+template <class Type, bool kAdds>
+void take(float* sums, const std::byte* source, std::size_t count) {
+  auto* const to = reinterpret_cast<std::byte*>(sums);
   std::size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    Type::store(target + i * kSize, F32::load(sum_bytes + i * 4));
+  for (; i + kLanes <= count; i += kLanes) {
+    const Lanes term = Type::load(source + i * sizeof(typename Type::Value));
+    F32::store(to + i * 4, kAdds ? F32::load(to + i * 4) + term : term);
+  }
   for (; i < count; ++i) {
-    const auto value = Type::narrow(sum[i]);
-    std::memcpy(target + i * kSize, &value, kSize);
+    const float term = scalar<Type>(source + i * sizeof(typename Type::Value));
+    sums[i] = kAdds ? sums[i] + term : term;
   }
 }
 
 template <class Type>
+void store(std::byte* out, const float* sums, std::size_t count) {
+  constexpr std::size_t kSize = sizeof(typename Type::Value);
+  const auto* const from = reinterpret_cast<const std::byte*>(sums);
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) Type::store(out + i * kSize, F32::load(from + i * 4));
+  for (; i < count; ++i) {
+    const auto value = Type::narrow(sums[i]);
+    std::memcpy(out + i * kSize, &value, kSize);
+  }
+}
+
+/// The sums of `count` elements from byte `offset` of each source, in the first of `levels`; the
+/// others hold those of later sources meanwhile.
+template <class Type>
+void sum_block(std::span<const std::byte* const> sources, std::size_t offset, std::size_t count,
+               float (*levels)[kBlock]) {
+  if (sources.size() == 1) return take<Type, false>(*levels, sources[0] + offset, count);
+  const std::size_t first = std::bit_floor(sources.size() - 1);
+  sum_block<Type>(sources.first(first), offset, count, levels);
+  const auto rest = sources.subspan(first);
+  if (rest.size() == 1) return take<Type, true>(*levels, rest[0] + offset, count);
+  sum_block<Type>(rest, offset, count, levels + 1);
+  take<F32, true>(*levels, reinterpret_cast<const std::byte*>(levels[1]), count);
+}
+
+template <class Type>
 void sum_all(std::span<const std::byte* const> sources, std::size_t count, std::byte* out) {
+  constexpr std::size_t kSize = sizeof(typename Type::Value);
+  constexpr std::size_t kLevels = 32;  // of sources that an int counts; used are those there are
+  alignas(16) float levels[kLevels][kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
-    sum_block<Type>(sources, begin, std::min(kBlock, count - begin), out);
+    const std::size_t size = std::min(kBlock, count - begin);
+    sum_block<Type>(sources, begin * kSize, size, levels);
+    store<Type>(out + begin * kSize, *levels, size);
   }
 }
 }  // namespace

@@ -17,6 +17,7 @@
 #include "comm/communicator.h"
 #include "comm/mpi_communicator.h"
 #include "support/mpi_test.h"
+#include "support/tree_sum.h"
 
 namespace trireme {
 
@@ -29,11 +30,11 @@ inline std::vector<float> values_of(int rank, std::size_t count, std::uint64_t s
 }
 
 inline std::vector<float> serial_sum(int ranks, std::size_t count, std::uint64_t salt = 0) {
-  std::vector<float> sum = values_of(0, count, salt);
-  for (int rank = 1; rank < ranks; ++rank) {
-    const std::vector<float> term = values_of(rank, count, salt);
-    for (std::size_t i = 0; i < count; ++i) sum[i] += term[i];
-  }
+  std::vector<std::vector<float>> terms;
+  for (int rank = 0; rank < ranks; ++rank) terms.push_back(values_of(rank, count, salt));
+  std::vector<float> sum(count);
+  for (std::size_t i = 0; i < count; ++i)
+    sum[i] = tree_sum(terms.size(), [&](std::size_t rank) { return terms[rank][i]; });
   return sum;
 }
 
@@ -67,14 +68,13 @@ inline std::vector<BFloat16> halves_of(int rank, std::size_t count, std::uint64_
 }
 
 inline std::vector<BFloat16> serial_half_sum(int ranks, std::size_t count, std::uint64_t salt = 0) {
-  std::vector<float> sum(count, -0.0F);
-  for (int rank = 0; rank < ranks; ++rank) {
-    const std::vector<BFloat16> term = halves_of(rank, count, salt);
-    for (std::size_t i = 0; i < count; ++i) sum[i] += to_float(term[i]);
-  }
-  std::vector<BFloat16> narrow;
-  for (const float value : sum) narrow.push_back(to_bfloat16(value));
-  return narrow;
+  std::vector<std::vector<BFloat16>> terms;
+  for (int rank = 0; rank < ranks; ++rank) terms.push_back(halves_of(rank, count, salt));
+  std::vector<BFloat16> sum(count);
+  for (std::size_t i = 0; i < count; ++i)
+    sum[i] = to_bfloat16(
+        tree_sum(terms.size(), [&](std::size_t rank) { return to_float(terms[rank][i]); }));
+  return sum;
 }
 
 inline std::int64_t first_difference(std::span<const BFloat16> a, std::span<const BFloat16> b) {

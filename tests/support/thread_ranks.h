@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "support/tree_sum.h"
 
 namespace trireme {
 
@@ -205,7 +206,7 @@ class ThreadCommunicator final : public Communicator {
       std::memcpy(values.data, bytes.data(), bytes.size());
     });
   }
-  /// Added in fp32 in the order of ranks, rounded once; NaN outside of `shard`.
+  /// Added in fp32, neighbours first, rounded once; NaN outside of `shard`.
   static std::string sums(const ThreadGroup::Operands& operands, const TensorView& like,
                           Slice shard) {
     std::string bytes(like.bytes(), '\0');
@@ -214,9 +215,9 @@ class ThreadCommunicator final : public Communicator {
       const auto at = static_cast<std::size_t>(i);
       float sum = std::numeric_limits<float>::quiet_NaN();
       if (i >= shard.begin && i < shard.begin + shard.size) {
-        sum = element(operands.values[0].data, like.dtype, at);
-        for (std::size_t rank = 1; rank < operands.values.size(); ++rank)
-          sum += element(operands.values[rank].data, like.dtype, at);
+        sum = tree_sum(operands.values.size(), [&](std::size_t rank) {
+          return element(operands.values[rank].data, like.dtype, at);
+        });
       }
       set_element(to, like.dtype, at, sum);
     }
