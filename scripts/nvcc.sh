@@ -21,7 +21,7 @@ if ! "$nvcc" -std=c++20 -O3 -lineinfo -Xptxas -v "${errors[@]}" -Xcompiler -Wall
 fi
 grep -v '^ptxas info\|bytes stack frame\|^$' "$log" >&2 || true
 case $(basename "$source") in
-gemm* | attention*)
+gemm* | grouped_gemm* | attention*)
   if grep -E '\(C75|[1-9][0-9]* bytes (stack frame|spill)' "$log" >&2; then
     echo "$source: a tensor-core kernel spills, or its wgmmas are serialised (the lines above)" >&2
     [ $strict = no ] || { rm -f "$object" && exit 1; }

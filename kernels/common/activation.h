@@ -25,4 +25,21 @@ TRIREME_INLINE F32 gelu_slope(F32 x) {
   return fma(c * du, s * (one - s), s);
 }
 
+/// What the gate of a gated linear unit gives (GluGate): a(g), and d a'(g).
+struct SiluGate {
+  F32 gate, s;
+  TRIREME_INLINE explicit SiluGate(F32 g) : gate(g), s(sigmoid(g)) {}
+  [[nodiscard]] TRIREME_INLINE F32 value() const { return gate * s; }
+  [[nodiscard]] TRIREME_INLINE F32 gradient(F32 d) const {
+    const F32 one = F32::broadcast(1.0F);
+    return d * s * fma(gate, one - s, one);
+  }
+};
+struct GeluGate {
+  F32 gate;
+  TRIREME_INLINE explicit GeluGate(F32 g) : gate(g) {}
+  [[nodiscard]] TRIREME_INLINE F32 value() const { return gelu(gate); }
+  [[nodiscard]] TRIREME_INLINE F32 gradient(F32 d) const { return d * gelu_slope(gate); }
+};
+
 }  // namespace trireme::TRIREME_ISA

@@ -11,15 +11,18 @@ struct AttentionLibraryKernels;
 struct CrossEntropyKernels;
 struct ElementwiseKernels;
 struct EmbeddingKernels;
+struct ExpertRowsKernels;
 struct GeluKernels;
 struct GemmGpuKernels;
 struct GemmQuantizedGpuKernels;
 struct GluKernels;
 struct GradNormGpuKernels;
+struct GroupedGemmGpuKernels;
 struct NormKernels;
 struct ProjectionNormKernels;
 struct QuantizeKernels;
 struct RopeKernels;
+struct RouterKernels;
 struct ShardsKernels;
 
 struct GpuKernels {
@@ -30,6 +33,7 @@ struct GpuKernels {
   const CrossEntropyKernels* cross_entropy = nullptr;
   const ElementwiseKernels* elementwise = nullptr;
   const EmbeddingKernels* embedding = nullptr;
+  const ExpertRowsKernels* expert_rows = nullptr;
   const GeluKernels* gelu = nullptr;
   const GemmGpuKernels* gemm = nullptr;
   const GemmGpuKernels* gemm_sm90 = nullptr;               ///< where code for sm_90a was compiled
@@ -38,10 +42,12 @@ struct GpuKernels {
   const GemmQuantizedGpuKernels* gemm_fp8_cublaslt = nullptr;  ///< where that library was found
   const GluKernels* glu = nullptr;
   const GradNormGpuKernels* grad_norm = nullptr;
+  const GroupedGemmGpuKernels* grouped_gemm = nullptr;
   const NormKernels* norm = nullptr;
   const ProjectionNormKernels* projection_norm = nullptr;
   const QuantizeKernels* quantize = nullptr;
   const RopeKernels* rope = nullptr;
+  const RouterKernels* router = nullptr;
   const ShardsKernels* shards = nullptr;
 };
 const GpuKernels& gpu_kernels();

@@ -5,15 +5,18 @@
 #include "kernels/cross_entropy/cross_entropy_table.h"
 #include "kernels/elementwise/elementwise_table.h"
 #include "kernels/embedding/embedding_table.h"
+#include "kernels/expert_rows/expert_rows_table.h"
 #include "kernels/gelu/gelu_table.h"
 #include "kernels/gemm/gemm_gpu_table.h"
 #include "kernels/gemm/gemm_quantized_gpu_table.h"
 #include "kernels/glu/glu_table.h"
 #include "kernels/grad_norm/grad_norm_table.h"
+#include "kernels/grouped_gemm/grouped_gemm_gpu_table.h"
 #include "kernels/norm/norm_table.h"
 #include "kernels/projection_norm/projection_norm_table.h"
 #include "kernels/quantize/quantize_table.h"
 #include "kernels/rope/rope_table.h"
+#include "kernels/router/router_table.h"
 #include "kernels/shards/shards_table.h"
 
 namespace trireme {
@@ -31,6 +34,7 @@ const GpuKernels& gpu_kernels() {
       .cross_entropy = &cuda::cross_entropy_cuda,
       .elementwise = &cuda::elementwise_cuda,
       .embedding = &cuda::embedding_cuda,
+      .expert_rows = &cuda::expert_rows_cuda,
       .gelu = &cuda::gelu_cuda,
       .gemm = &cuda::gemm_cuda,
 #ifdef TRIREME_GPU_SM90
@@ -47,10 +51,12 @@ const GpuKernels& gpu_kernels() {
 #endif
       .glu = &cuda::glu_cuda,
       .grad_norm = &cuda::grad_norm_cuda,
+      .grouped_gemm = &cuda::grouped_gemm_cuda,
       .norm = &cuda::norm_cuda,
       .projection_norm = &cuda::projection_norm_cuda,
       .quantize = &cuda::quantize_cuda,
       .rope = &cuda::rope_cuda,
+      .router = &cuda::router_cuda,
       .shards = &cuda::shards_cuda,
   };
   return kCuda;

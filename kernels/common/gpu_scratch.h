@@ -19,6 +19,17 @@ constexpr std::int64_t pieces_of_rows(std::int64_t rows, std::int64_t wanted) {
   return std::min(std::max(wanted, pieces(rows, kRowsMax)), rows);
 }
 
+/// Two losses of each token: of a CPU too.
+constexpr std::int64_t router_backward_bytes(std::int64_t tokens) {
+  return 2 * tokens * std::int64_t{sizeof(float)};
+}
+
+/// Rows of each expert here in each tile of tokens, and where the expert's begin.
+constexpr std::int64_t kExpertRowsTile = 128;
+constexpr std::int64_t expert_rows_bytes(std::int64_t tokens, std::int64_t experts_here) {
+  return experts_here * (pieces(tokens, kExpertRowsTile) + 1) * std::int64_t{sizeof(std::int32_t)};
+}
+
 /// Lists of a table's rows and of the tokens that look them up.
 constexpr std::int64_t embedding_backward_bytes(std::int64_t tokens, std::int64_t rows) {
   return (2 * rows + 2 + 5 * tokens) * std::int64_t{sizeof(std::int32_t)};
@@ -82,6 +93,21 @@ constexpr std::int64_t kProductAlignment = 256;
 /// column: then quantize, which finds the maxima itself, needs no memory for them.
 constexpr bool quantizes_at_once(std::int64_t row_block, std::int64_t column_block) {
   return row_block != 0 && column_block != 0 && (row_block == 128 || column_block == 128);
+}
+
+/// Gradients of experts' weights whose segments wait for each other: blocks that take tiles in
+/// turns, two for each of an H200's multiprocessors, keep some tiles of sums each.
+constexpr std::int64_t kGroupedWeightsTile = 128 * 128, kGroupedWeightsBlocks = 264;
+constexpr int grouped_weights_levels(std::int64_t sources) {
+  int levels = 0;
+  while (std::int64_t{1} << levels < sources) ++levels;
+  return levels;
+}
+constexpr std::int64_t grouped_weights_blocks(std::int64_t tiles, std::int64_t sources) {
+  return sources == 1 ? tiles : std::min(tiles, kGroupedWeightsBlocks);
+}
+constexpr std::int64_t grouped_weights_floats(std::int64_t sources) {
+  return grouped_weights_levels(sources) * kGroupedWeightsBlocks * kGroupedWeightsTile;
 }
 
 }  // namespace trireme::gpu_scratch

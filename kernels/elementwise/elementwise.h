@@ -27,8 +27,9 @@ void accumulate(Context& context, TensorView destination, ConstTensorView source
 /// x *= factor, in f32 and rounded once to x's type, f32|bf16.
 void scale(Context& context, TensorView x, float factor);
 
-/// own = the sum over ranks 0, 1, 2, ... in that order, added in f32 and rounded once (the bits of
-/// comm/rank_order_sum.h, but for subnormal bf16); `own` is rank `rank`'s, `others` the others'.
+/// own = the sum over ranks as a tree of neighbours (comm/rank_order_sum.h), added in f32 and
+/// rounded once (its bits, but for subnormal bf16); `own` is rank `rank`'s, `others` the others'. A
+/// GPU adds up to 65,536 ranks.
 ///   own [N];  others [ranks - 1, N] of own's type, f32|bf16;  0 <= rank < ranks
 void sum_ranks(Context& context, TensorView own_N, ConstTensorView others_PN, int rank);
 /// The row of `others` that rank `other` fills for rank `rank`.

@@ -89,19 +89,31 @@ void scale(const ScaleArgs& args) {
   scale_elements<BFloat16>(args);
 }
 
+/// Neighbours are added as a counter carries: held[l] is a sum of 2^l ranks where bit l of r is
+/// set.
+template <class T, class Lanes>
+TRIREME_INLINE F32 sum_vector_of_ranks(const SumRanksArgs& args, std::int64_t i, Lanes lanes) {
+  constexpr int kLevels = 32;
+  F32 held[kLevels];
+  for (std::int64_t r = 0;; ++r) {
+    const T* part = static_cast<const T*>(args.own);
+    if (r != args.rank)
+      part = static_cast<const T*>(args.others) + (r < args.rank ? r : r - 1) * args.count;
+    F32 sum = F32::load(part + i, lanes);
+    const bool last = r == args.others_count;
+    int level = 0;
+    for (std::int64_t bits = r; last ? bits != 0 : bits % 2 != 0; bits /= 2, ++level)
+      if (bits % 2 != 0) sum = held[level] + sum;
+    if (last) return sum;
+    held[level] = sum;
+  }
+}
+
 template <class T>
 void sum_elements_of_ranks(const SumRanksArgs& args) {
-  T* own = static_cast<T*>(args.own);
-  const T* others = static_cast<const T*>(args.others);
   parallel_ranges(args.exec, args.count, 1, [&](std::int64_t begin, std::int64_t end) {
     for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
-      const F32 mine = F32::load(own + i, lanes);
-      F32 sum = args.rank == 0 ? mine : F32::load(others + i, lanes);
-      for (std::int64_t r = 1; r <= args.others_count; ++r) {
-        const std::int64_t row = r < args.rank ? r : r - 1;
-        sum = sum + (r == args.rank ? mine : F32::load(others + row * args.count + i, lanes));
-      }
-      sum.store(own + i, lanes);
+      sum_vector_of_ranks<T>(args, i, lanes).store(static_cast<T*>(args.own) + i, lanes);
     });
   });
 }

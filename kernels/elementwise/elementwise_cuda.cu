@@ -60,22 +60,33 @@ __global__ void __launch_bounds__(kTurnThreads)
       });
 }
 
-/// Rows of `others` are `stride` elements apart.
-template <int kWidth, class T>
+/// Rows of `others` are `stride` elements apart. Of at most 2^kLevels ranks: neighbours are added
+/// as a counter carries, held[l] being a sum of 2^l ranks where bit l of r is set.
+template <int kLevels, int kWidth, class T>
 __global__ void __launch_bounds__(kTurnThreads)
     sum_ranks_kernel(T* own, const T* others, std::int64_t stride, std::int64_t others_count,
                      std::int64_t rank, std::int64_t items) {
   for_each_item<kTurns>(
       items, [&](std::int64_t i) { return load<kWidth>(own + i * kWidth); },
       [&](std::int64_t i, const Vector<T, kWidth>& mine) {
-        float sum[kWidth] = {};
+        float sum[kWidth] = {}, held[kLevels][kWidth] = {};
         for (std::int64_t r = 0; r <= others_count; ++r) {
           const std::int64_t row = r < rank ? r : r - 1;
           const Vector<T, kWidth> part =
               r == rank ? mine : load<kWidth>(others + row * stride + i * kWidth);
 #pragma unroll
-          for (int k = 0; k < kWidth; ++k)
-            sum[k] = r == 0 ? to_float(part.at[k]) : sum[k] + to_float(part.at[k]);
+          for (int k = 0; k < kWidth; ++k) sum[k] = to_float(part.at[k]);
+          bool carries = true;
+#pragma unroll
+          for (int l = 0; l < kLevels; ++l) {
+            const bool adds = (r >> l) % 2 != 0;
+#pragma unroll
+            for (int k = 0; k < kWidth; ++k) {
+              if (carries && adds) sum[k] = held[l][k] + sum[k];
+              if (carries && !adds) held[l][k] = sum[k];
+            }
+            if (!adds) carries = carries && r == others_count;  // the last meets all that are held
+          }
         }
         Vector<T, kWidth> out;
 #pragma unroll
@@ -174,20 +185,27 @@ void scale(const ScaleArgs& args) {
   });
 }
 
+template <int kLevels, class T>
+void sum_elements_of_ranks(const SumRanksArgs& args) {
+  auto* own = static_cast<T*>(args.own);
+  const auto* others = static_cast<const T*>(args.others);
+  constexpr auto kSpan = static_cast<std::int64_t>(kVector * sizeof(T));
+  const bool rows_aligned = args.count * static_cast<std::int64_t>(sizeof(T)) % kSpan == 0;
+  for_vectors_and_rest<kVector>(args.count, rows_aligned && aligned_to_16(own, others),
+                                [&](auto width, std::int64_t first, std::int64_t items) {
+                                  launch(sum_ranks_kernel<kLevels, decltype(width)::value, T>,
+                                         config_of_turns(args.exec, kTurns, items, "sum_ranks"),
+                                         own + first, others + first, args.count, args.others_count,
+                                         args.rank, items);
+                                });
+}
+
 void sum_ranks(const SumRanksArgs& args) {
   for_type(args.type, [&](auto type) {
     using T = decltype(type);
-    auto* own = static_cast<T*>(args.own);
-    const auto* others = static_cast<const T*>(args.others);
-    constexpr auto kSpan = static_cast<std::int64_t>(kVector * sizeof(T));
-    const bool rows_aligned = args.count * static_cast<std::int64_t>(sizeof(T)) % kSpan == 0;
-    for_vectors_and_rest<kVector>(args.count, rows_aligned && aligned_to_16(own, others),
-                                  [&](auto width, std::int64_t first, std::int64_t items) {
-                                    launch(sum_ranks_kernel<decltype(width)::value, T>,
-                                           config_of_turns(args.exec, kTurns, items, "sum_ranks"),
-                                           own + first, others + first, args.count,
-                                           args.others_count, args.rank, items);
-                                  });
+    constexpr int kFew = 3, kMany = 16;  // what is held stays in registers
+    if (args.others_count < 1 << kFew) return sum_elements_of_ranks<kFew, T>(args);
+    sum_elements_of_ranks<kMany, T>(args);
   });
 }
 

@@ -63,32 +63,27 @@ struct FmaOperand {
   }
 };
 
-template <class T, bool kTransposeA, bool kTransposeB, class E>
-__global__ void __launch_bounds__(T::kThreads)
-    gemm_fma_kernel(const Product<float> product, const E epilogue,
-                    const DirectSink<typename E::Out> sink) {
-  static_assert(!E::kDual || kTransposeB, "two products want weights of [N, K]");
-  auto& shared = smem<typename T::Smem>();
+/// The sums of a thread.
+template <class T>
+struct FmaSums {
+  float at[T::kSums][T::kSums];
+};
+
+/// Adds a tile's products over K to `sums`. `source_a`, `source_b`: which row of op(a), column of
+/// op(b) stands at one of the tile, or -1. Ends with a barrier.
+template <class T, bool kTransposeA, bool kTransposeB, class SourceA, class SourceB>
+__device__ __forceinline__ void multiply_fma(FmaSums<T>& sums, typename T::Smem& shared,
+                                             const Product<float>& product, const SourceA& source_a,
+                                             const SourceB& source_b) {
   constexpr int kHalf = T::kN / 2, kWide = T::kWide;
-  constexpr int kResultN = E::kDual ? kHalf : T::kN;
-  const std::int64_t columns = E::kDual ? product.n / 2 : product.n;
-  const TileAt tile =
-      tile_at(blockIdx.x, (product.m + T::kM - 1) / T::kM, (columns + kResultN - 1) / kResultN);
-  const std::int64_t row0 = tile.row * T::kM;
   const int across = static_cast<int>(threadIdx.x) % T::kAcross,
             down = static_cast<int>(threadIdx.x) / T::kAcross;
-
   FmaOperand<T, kTransposeA> a;
   FmaOperand<T, !kTransposeB> b;
   const auto fetch = [&](std::int64_t k0) {
-    a.fetch(product.a, product.m, k0, product.k, product.wide_a,
-            [&](int m) { return row0 + m < product.m ? row0 + m : -1; });
-    b.fetch(product.b, product.n, k0, product.k, product.wide_b, [&](int n) {
-      return source_column<E::kDual, kHalf, T::kN>(tile.column, n, product.n);
-    });
+    a.fetch(product.a, product.m, k0, product.k, product.wide_a, source_a);
+    b.fetch(product.b, product.n, k0, product.k, product.wide_b, source_b);
   };
-
-  float sums[T::kSums][T::kSums] = {};
   if (product.k > 0) fetch(0);
   for (std::int64_t k0 = 0; k0 < product.k; k0 += T::kK) {
     a.keep(shared.a);
@@ -108,29 +103,59 @@ __global__ void __launch_bounds__(T::kThreads)
       for (int i = 0; i < T::kSums; ++i) {
 #pragma unroll
         for (int j = 0; j < T::kSums; ++j)
-          sums[i][j] += x[i / kWide].at[i % kWide] * y[j / kWide].at[j % kWide];
+          sums.at[i][j] += x[i / kWide].at[i % kWide] * y[j / kWide].at[j % kWide];
       }
     }
     __syncthreads();
   }
+}
 
+/// Hands a thread's sums to the epilogue. `row0`, `column0`: of the block's tile in the result.
+template <class T, class E>
+__device__ __forceinline__ void finish_thread(const FmaSums<T>& sums, const E& epilogue,
+                                              const DirectSink<typename E::Out>& sink,
+                                              std::int64_t row0, std::int64_t column0,
+                                              std::int64_t rows, std::int64_t columns) {
+  constexpr int kHalf = T::kN / 2, kWide = T::kWide;
+  const int across = static_cast<int>(threadIdx.x) % T::kAcross,
+            down = static_cast<int>(threadIdx.x) / T::kAcross;
 #pragma unroll
   for (int j = 0; j < (E::kDual ? kWide : T::kSums); j += 2) {
-    const std::int64_t c = tile.column * kResultN + j / kWide * kHalf + across * kWide + j % kWide;
+    const std::int64_t c = column0 + j / kWide * kHalf + across * kWide + j % kWide;
     if (c >= columns) continue;
     const auto state = epilogue.column(c);
 #pragma unroll
     for (int i = 0; i < T::kSums; ++i) {
       const std::int64_t r = row0 + i / kWide * (T::kM / 2) + down * kWide + i % kWide;
-      if (r >= product.m) continue;
+      if (r >= rows) continue;
+      const float* sum = sums.at[i];
       if constexpr (E::kDual) {
-        epilogue(sink, r, c, state, epilogue.load(r, c), {sums[i][j], sums[i][j + 1]},
-                 {sums[i][kWide + j], sums[i][kWide + j + 1]});
+        epilogue(sink, r, c, state, epilogue.load(r, c), {sum[j], sum[j + 1]},
+                 {sum[kWide + j], sum[kWide + j + 1]});
       } else {
-        epilogue(sink, r, c, state, epilogue.load(r, c), {sums[i][j], sums[i][j + 1]});
+        epilogue(sink, r, c, state, epilogue.load(r, c), {sum[j], sum[j + 1]});
       }
     }
   }
+}
+
+template <class T, bool kTransposeA, bool kTransposeB, class E>
+__global__ void __launch_bounds__(T::kThreads)
+    gemm_fma_kernel(const Product<float> product, const E epilogue,
+                    const DirectSink<typename E::Out> sink) {
+  static_assert(!E::kDual || kTransposeB, "two products want weights of [N, K]");
+  constexpr int kHalf = T::kN / 2;
+  constexpr int kResultN = E::kDual ? kHalf : T::kN;
+  const std::int64_t columns = E::kDual ? product.n / 2 : product.n;
+  const TileAt tile =
+      tile_at(blockIdx.x, (product.m + T::kM - 1) / T::kM, (columns + kResultN - 1) / kResultN);
+  const std::int64_t row0 = tile.row * T::kM;
+  FmaSums<T> sums = {};
+  multiply_fma<T, kTransposeA, kTransposeB>(
+      sums, smem<typename T::Smem>(), product,
+      [&](int m) { return row0 + m < product.m ? row0 + m : -1; },
+      [&](int n) { return source_column<E::kDual, kHalf, T::kN>(tile.column, n, product.n); });
+  finish_thread<T>(sums, epilogue, sink, row0, tile.column * kResultN, product.m, columns);
 }
 
 }  // namespace trireme::cuda

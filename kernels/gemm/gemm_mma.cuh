@@ -131,38 +131,31 @@ __device__ __forceinline__ void finish_warp(const MmaSums<T>& sums, const E& epi
   }
 }
 
-template <class T, bool kTransposeA, bool kTransposeB, class E>
-__global__ void __launch_bounds__(T::kThreads)
-    gemm_mma_kernel(const Product<bf16> product, const E epilogue,
-                    const DirectSink<typename E::Out> sink) {
-  constexpr int kRun = 8;  // columns of one product beside each other, where there are two
-  static_assert(!E::kDual || kTransposeB, "two products want weights of [N, K]");
+/// Where a warp's sums stand in the block's tile.
+template <class T>
+__device__ __forceinline__ TileAt warp_at() {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  return {warp / T::kColumnWarps * T::kWarpM, warp % T::kColumnWarps * T::kWarpN};
+}
+
+/// Adds a tile's products over K to `sums`. `source_a`, `source_b`: which row of op(a), column of
+/// op(b) stands at one of the tile, or -1. A warp that does not `work` loads tiles alone. Threads
+/// that read `shared` before must have passed a barrier.
+template <class T, bool kTransposeA, bool kTransposeB, class SourceA, class SourceB>
+__device__ __forceinline__ void multiply_mma(MmaSums<T>& sums, typename T::Smem& shared,
+                                             const Product<bf16>& product, bool works,
+                                             const SourceA& source_a, const SourceB& source_b) {
   using TileA = OperandTile<T::kM, T::kK, kTransposeA>;
   using TileB = OperandTile<T::kN, T::kK, !kTransposeB>;
-  auto& shared = smem<typename T::Smem>();
-  constexpr int kResultN = E::kDual ? T::kN / 2 : T::kN;
-  const std::int64_t columns = E::kDual ? product.n / 2 : product.n;
-  const TileAt tile =
-      tile_at(blockIdx.x, (product.m + T::kM - 1) / T::kM, (columns + kResultN - 1) / kResultN);
-  const std::int64_t row0 = tile.row * T::kM;
-
   const auto load_stage = [&](std::int64_t step) {
     const int stage = static_cast<int>(step % T::kStages);
-    TileA::template load_step<T::kThreads>(
-        shared.a[stage], product.a, product.m, step * T::kK, product.k, product.wide_a,
-        [&](int m) { return row0 + m < product.m ? row0 + m : -1; });
-    TileB::template load_step<T::kThreads>(
-        shared.b[stage], product.b, product.n, step * T::kK, product.k, product.wide_b,
-        [&](int n) { return source_column<E::kDual, kRun, T::kN>(tile.column, n, product.n); });
+    TileA::template load_step<T::kThreads>(shared.a[stage], product.a, product.m, step * T::kK,
+                                           product.k, product.wide_a, source_a);
+    TileB::template load_step<T::kThreads>(shared.b[stage], product.b, product.n, step * T::kK,
+                                           product.k, product.wide_b, source_b);
   };
-
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int warp_row = warp / T::kColumnWarps * T::kWarpM,
-            warp_column = warp % T::kColumnWarps * T::kWarpN;
-  const std::int64_t result_column = tile.column * kResultN + warp_column / (E::kDual ? 2 : 1);
-  const bool works = row0 + warp_row < product.m && result_column < columns;
-
-  MmaSums<T> sums = {};
+  const int warp_row = static_cast<int>(warp_at<T>().row),
+            warp_column = static_cast<int>(warp_at<T>().column);
   const std::int64_t steps = (product.k + T::kK - 1) / T::kK;
 #pragma unroll
   for (int step = 0; step < T::kStages - 1; ++step) {
@@ -195,9 +188,27 @@ __global__ void __launch_bounds__(T::kThreads)
     }
   }
   ptx::cp_async_wait<0>();
-  if (works) {
-    finish_warp<T>(sums, epilogue, sink, row0 + warp_row, result_column, product.m, columns);
-  }
+}
+
+template <class T, bool kTransposeA, bool kTransposeB, class E>
+__global__ void __launch_bounds__(T::kThreads)
+    gemm_mma_kernel(const Product<bf16> product, const E epilogue,
+                    const DirectSink<typename E::Out> sink) {
+  constexpr int kRun = 8;  // columns of one product beside each other, where there are two
+  static_assert(!E::kDual || kTransposeB, "two products want weights of [N, K]");
+  constexpr int kResultN = E::kDual ? T::kN / 2 : T::kN;
+  const std::int64_t columns = E::kDual ? product.n / 2 : product.n;
+  const TileAt tile =
+      tile_at(blockIdx.x, (product.m + T::kM - 1) / T::kM, (columns + kResultN - 1) / kResultN);
+  const std::int64_t row0 = tile.row * T::kM, row = row0 + warp_at<T>().row;
+  const std::int64_t column = tile.column * kResultN + warp_at<T>().column / (E::kDual ? 2 : 1);
+  const bool works = row < product.m && column < columns;
+  MmaSums<T> sums = {};
+  multiply_mma<T, kTransposeA, kTransposeB>(
+      sums, smem<typename T::Smem>(), product, works,
+      [&](int m) { return row0 + m < product.m ? row0 + m : -1; },
+      [&](int n) { return source_column<E::kDual, kRun, T::kN>(tile.column, n, product.n); });
+  if (works) finish_warp<T>(sums, epilogue, sink, row, column, product.m, columns);
 }
 
 }  // namespace trireme::cuda

@@ -134,6 +134,11 @@ T atomicMax(T* p, std::type_identity_t<T> v, SIMT_LOC) {
   return trireme::simt::atomic_update(
       p, [=](T x) { return x < v ? v : x; }, loc);
 }
+template <class T>
+T atomicOr(T* p, std::type_identity_t<T> v, SIMT_LOC) {
+  return trireme::simt::atomic_update(
+      p, [=](T x) { return x | v; }, loc);
+}
 // ---- arithmetic ----
 template <class T>
 constexpr T min(T a, std::type_identity_t<T> b) {

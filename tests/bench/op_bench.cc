@@ -34,12 +34,26 @@ TensorView Operands::indices(std::int64_t count, std::int64_t below) {
   return keep(std::move(buffer));
 }
 
+TensorView Operands::i32(const std::vector<std::int32_t>& values) {
+  Buffer buffer(DType::kI32, Shape{static_cast<std::int64_t>(values.size())});
+  std::copy(values.begin(), values.end(), buffer.view().as<std::int32_t>());
+  return keep(std::move(buffer));
+}
+
 TensorView Operands::positions() {
   Buffer buffer(DType::kI32, Shape{size.rows()});
   const TensorView view = buffer.view();
   for (std::int64_t i = 0; i < size.rows(); ++i) {
     view.as<std::int32_t>()[i] = static_cast<std::int32_t>(i % size.tokens);
   }
+  return keep(std::move(buffer));
+}
+
+TensorView Operands::begins(std::int64_t segments) {
+  Buffer buffer(DType::kI32, Shape{segments + 1});
+  const TensorView view = buffer.view();
+  for (std::int64_t i = 0; i <= segments; ++i)
+    view.as<std::int32_t>()[i] = static_cast<std::int32_t>(size.rows() * i / segments);
   return keep(std::move(buffer));
 }
 
@@ -159,6 +173,7 @@ int main(int argc, char** argv) {
   trireme::bench::add_products();
   trireme::bench::add_attention();
   trireme::bench::add_token_ops();
+  trireme::bench::add_expert_ops();
   trireme::bench::add_parameter_ops();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "device/context.h"
 #include "tensor/buffer.h"
@@ -39,6 +40,10 @@ class Operands {
   Operands(Context& context, const Size& size_, DType type_)
       : size(size_), type(type_), context_(context) {}
   TensorView f32(const Shape& shape) { return filled(DType::kF32, shape); }
+  /// i32, these.
+  TensorView i32(const std::vector<std::int32_t>& values);
+  /// f64, zeros.
+  TensorView f64(const Shape& shape) { return keep(Buffer(DType::kF64, shape)); }
   /// f32, not negative.
   TensorView squares(const Shape& shape) { return filled(DType::kF32, shape, Values::kSquares); }
   /// Of the benchmark's type.
@@ -49,6 +54,8 @@ class Operands {
   TensorView indices(std::int64_t count, std::int64_t below);
   /// 0, 1, ..., tokens - 1 for each sequence.
   TensorView positions();
+  /// Where each of `segments` even parts of all rows begins, and where the last ends.
+  TensorView begins(std::int64_t segments);
 
   const Size& size;
   const DType type;
@@ -78,6 +85,7 @@ inline constexpr std::initializer_list<DType> kOnlyF32 = {DType::kF32};
 void add_products();
 void add_attention();
 void add_token_ops();
+void add_expert_ops();
 void add_parameter_ops();
 
 }  // namespace trireme::bench

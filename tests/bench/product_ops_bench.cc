@@ -6,6 +6,7 @@
 #include "kernels/common/gpu_kernels.h"
 #include "kernels/gemm/gemm_internal.h"
 #include "kernels/gemm/gemm_quantized_internal.h"
+#include "kernels/grouped_gemm/grouped_gemm.h"
 
 namespace trireme::bench {
 namespace {
@@ -47,6 +48,42 @@ void add_linear(const std::string& name, bool head, const SizeOf& size_of) {
     args.b = operands.typed({rows, in});
     args.transpose_a = Transpose::kYes;
     return [args](Context& context) { gemm(context, args); };
+  });
+}
+
+/// Experts of a quarter of the ffn that share the rows evenly, beside one product of the same work.
+void add_experts(std::int64_t experts) {
+  const std::string name = "grouped_gemm_" + std::to_string(experts);
+  add_op(name + "_forward", kBothTypes, [=](Operands& operands) {
+    const std::int64_t rows = operands.size.rows(), in = operands.size.hidden,
+                       out = operands.size.ffn / 4;
+    GroupedGemm args;
+    args.c_RN = operands.typed({rows, out});
+    args.a_RK = operands.typed({rows, in});
+    args.b = operands.typed({experts, out, in});
+    args.transpose_b = Transpose::kYes;
+    args.begins = operands.begins(experts);
+    return [args](Context& context) { grouped_gemm(context, args); };
+  });
+  add_op(name + "_input_gradient", kBothTypes, [=](Operands& operands) {
+    const std::int64_t rows = operands.size.rows(), in = operands.size.hidden,
+                       out = operands.size.ffn / 4;
+    GroupedGemm args;
+    args.c_RN = operands.typed({rows, in});
+    args.a_RK = operands.typed({rows, out});
+    args.b = operands.typed({experts, out, in});
+    args.begins = operands.begins(experts);
+    return [args](Context& context) { grouped_gemm(context, args); };
+  });
+  add_op(name + "_weight_gradient", kBothTypes, [=](Operands& operands) {
+    const std::int64_t rows = operands.size.rows(), in = operands.size.hidden,
+                       out = operands.size.ffn / 4;
+    GroupedGemmWeights args;
+    args.c_GMN = operands.f32({experts, out, in});
+    args.a_RM = operands.typed({rows, out});
+    args.b_RN = operands.typed({rows, in});
+    args.begins = operands.begins(experts);
+    return [args](Context& context) { grouped_gemm_weights(context, args); };
   });
 }
 
@@ -231,6 +268,9 @@ void add_products() {
   add_linear("up", false, [](const Size& size) { return std::pair(size.hidden, 2 * size.ffn); });
   add_linear("down", false, [](const Size& size) { return std::pair(size.ffn, size.hidden); });
   add_linear("head", true, [](const Size& size) { return std::pair(size.hidden, size.vocab); });
+  add_linear("expert", false,
+             [](const Size& size) { return std::pair(size.hidden, size.ffn / 4); });
+  for (const std::int64_t experts : {8, 64}) add_experts(experts);
   add_fused();
   if (gemm_quantized_serves(bench_device())) {
     add_quantized("block", 128);

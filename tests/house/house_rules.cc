@@ -21,8 +21,9 @@ constexpr int kColumnsMax = 100, kRawColumnsMax = 120, kLinesMax = 600;
 
 /// What a layer may know of other ranks: what a layout of a tensor means, and its parameters.
 constexpr std::string_view kParallelForModel[] = {
-    "parallel/context_axis.h", "parallel/cut.h",      "parallel/tensor_axis.h",
-    "store/param.h",           "store/param_store.h", "store/quantized_layout.h"};
+    "parallel/context_axis.h", "parallel/cut.h",          "parallel/expert_axis.h",
+    "parallel/expert_place.h", "parallel/tensor_axis.h",  "store/param.h",
+    "store/param_store.h",     "store/quantized_layout.h"};
 
 const std::map<std::string_view, int> kLevels = {
     {"base", 0},  {"config", 1},  {"tokenizer", 1}, {"device", 1},     {"tensor", 2},
@@ -36,7 +37,9 @@ const std::map<std::string_view, std::set<std::string_view>> kOpsOfOps = {
     {"attention", {"gemm"}},
     {"common", {"simt_host"}},
     {"cross_entropy", {"gemm"}},
+    {"expert_rows", {"glu"}},
     {"gemm", {"elementwise", "gelu", "glu", "quantize"}},
+    {"grouped_gemm", {"elementwise", "gemm"}},
     {"simt_host", {"attention"}}};
 /// It lists every op's table.
 constexpr std::string_view kListOfOps = "kernels/common/gpu_kernels_cuda.cc";
@@ -371,7 +374,7 @@ Faults op_faults(std::string_view kernels_cmake, const std::set<std::string>& pa
       faults.push_back({std::string(kCMake), 0, fmt::format("the op {} has no {}", op, what)});
     };
     if (paths.count(stem + ".h") == 0) missing("contract " + stem + ".h");
-    if (!any(stem, "_cpu.cc") && !any(stem, "_onednn.cc"))
+    if (!any(stem, "_cpu.cc") && !any(stem, "_onednn.cc") && !any(stem, "_threads.cc"))
       missing("CPU source " + stem + "*_cpu.cc");
     if (!any("tests/kernels/" + op, "_test.cc")) missing("test tests/kernels/" + op + "*_test.cc");
   }

@@ -9,14 +9,17 @@
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/expert_rows/expert_rows.h"
 #include "kernels/gelu/gelu.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_quantized.h"
 #include "kernels/glu/glu.h"
 #include "kernels/grad_norm/grad_norm.h"
+#include "kernels/grouped_gemm/grouped_gemm.h"
 #include "kernels/norm/norm.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/rope/rope.h"
+#include "kernels/router/router.h"
 #include "kernels/shards/shards.h"
 #include "kernels/support/op_test.h"
 #include "tensor/heads_view.h"
@@ -75,6 +78,31 @@ TEST_F(OpWorkTest, a_product_has_two_operations_for_each_pair) {
   gemm(context_, args);
   EXPECT_EQ(trace_.totals()[0].type, DType::kBF16);
   expect_work("another use", 2 * 3 * 5 * 7, 2 * (15 + 21 + 35 + 5));
+}
+
+TEST_F(OpWorkTest, products_of_experts_count_the_rows_and_experts_that_there_are) {
+  const TestTensor begins = TestTensor::of(DType::kI32, {5}, {1, 2, 4, 4, 4});  // 3 rows of one
+  GroupedGemm args;
+  args.c_RN = bf16({kT, 3});
+  args.a_RK = bf16({kT, 7});
+  args.b = bf16({2, 7, 3});
+  args.begins = begins;
+  args.sources = 2;
+  grouped_gemm(context_, args);
+  expect_work("grouped_gemm", 2 * 3 * 3 * 7, 2 * (3 * (3 + 7) + 21));
+
+  GroupedGemmWeights weights;
+  weights.c_GMN = f32({2, 7, 3});
+  weights.a_RM = args.a_RK;
+  weights.b_RN = args.c_RN;
+  weights.begins = begins;
+  weights.sources = 2;
+  weights.use = "of weights";
+  grouped_gemm_weights(context_, weights);
+  expect_work("of weights", 2 * 3 * 3 * 7, 2 * 3 * (3 + 7) + 4 * 2 * 21);
+  weights.accumulate = Accumulate::kYes;
+  grouped_gemm_weights(context_, weights);
+  expect_work("of weights", 2 * 3 * 3 * 7, 2 * 3 * (3 + 7) + 4 * 2 * 21);
 }
 
 TEST_F(OpWorkTest, attention_counts_the_pairs_that_the_mask_leaves) {
@@ -215,6 +243,54 @@ TEST_F(OpWorkTest, an_embedding_moves_the_rows_that_are_looked_up) {
   expect_work("embedding_forward", 0, 3 * 2 * kT * kC);
   embedding_backward(context_, f32({1000, kC}), args.ids_T, args.out_TC);
   expect_work("embedding_backward", 0, (2 + 2 * 4) * kT * kC);
+}
+
+TEST_F(OpWorkTest, a_router_reads_its_logits_once) {
+  constexpr std::int64_t kE = 7, kK = 2;
+  RouterForward args;
+  args.rule.chosen = kK;
+  args.chosen_Tk = i32({kT, kK});
+  args.weights_Tk = f32({kT, kK});
+  args.load_BE = i32({1, kE});
+  args.logits_TE = f32({kT, kE});
+  router_forward(context_, args);
+  expect_work("router_forward", 0, 4 * kT * (kE + 2 * kK));
+
+  RouterBackward backward;
+  backward.rule = args.rule;
+  backward.dlogits_TE = bf16({kT, kE});
+  backward.losses = make(DType::kF64, {2});
+  backward.logits_TE = args.logits_TE;
+  backward.chosen_Tk = args.chosen_Tk;
+  backward.dweights_Tk = args.weights_Tk;
+  router_backward(context_, backward);
+  expect_work("router_backward", 0, kT * ((4 + 2) * kE + 4 * 2 * kK));
+}
+
+TEST_F(OpWorkTest, rows_of_experts_move_once) {
+  constexpr std::int64_t kK = 2, kRows = 9;
+  const TensorView begins = i32({3}), row_slot = i32({kRows}), slot_row = i32({kT, kK}),
+                   sources = i32({2});
+  expert_rows(context_, {begins, row_slot, slot_row, i32({kT, kK}), i32({2}), sources});
+  expect_work("expert_rows", 0, 4 * (kRows + 2 * kT * kK));
+
+  const TensorView rows = bf16({kRows, kC}), x = bf16({kT, kC}), y = bf16({kT, kC});
+  gather_rows(context_, rows, x, row_slot, begins, kK);
+  expect_work("gather_rows", 0, 2 * 2 * kRows * kC);
+  combine_rows(context_, y, rows, slot_row);
+  expect_work("combine_rows", 0, 2 * (kT + kRows) * kC);
+  combine_rows(context_, y, rows, slot_row, x);
+  expect_work("combine_rows", 0, 2 * (2 * kT + kRows) * kC);
+  scatter_slots(context_, f32({kT, kK}), f32({kRows}), slot_row);
+  expect_work("scatter_slots", 0, 4 * (kT * kK + kRows));
+
+  const TensorView h = bf16({kRows, kC}), dh = bf16({kRows, kC}), gate_up = bf16({kRows, 2 * kC}),
+                   d = bf16({kRows, 2 * kC}), weights = f32({kRows});
+  const WeightedGlu unit{GluGate::kGelu, gate_up, weights, {}, {}};
+  weighted_glu_forward(context_, h, unit);
+  expect_work("weighted_geglu_forward", 0, 3 * 2 * kRows * kC);
+  weighted_glu_backward(context_, d, f32({kRows}), h, dh, unit);
+  expect_work("weighted_geglu_backward", 0, 6 * 2 * kRows * kC);
 }
 
 TEST_F(OpWorkTest, the_loss_reads_the_logits_twice_and_writes_their_gradient) {

@@ -5,7 +5,8 @@
 build=$2
 "$1" --build "$build" --parallel "$(nproc)" --target kernels_ptx_tests train train_ptx || exit 1
 . "$(dirname "${BASH_SOURCE[0]}")/../cluster/check.sh"
-filter=--gtest_filter=-Simd*:*OpWork*:*Product*
+# Experts' kernels, which no run uses yet, are not believed on the interpreter so far.
+filter=--gtest_filter=-Simd*:*OpWork*:*Product*:*Router.*:*ExpertRowsTest.*:*GroupedGemmTest.*
 tests() { # NAME ENVIRONMENT...: into $scratch/NAME.log
   name=$1 && shift
   env "$@" "$build/$name" $filter >"$scratch/$name.log" 2>&1

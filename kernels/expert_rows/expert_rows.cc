@@ -1,0 +1,202 @@
+#include "kernels/expert_rows/expert_rows.h"
+
+#include "kernels/common/check_args.h"
+#include "kernels/common/dispatch.h"
+#include "kernels/common/op_work.h"
+#include "kernels/expert_rows/expert_rows_table.h"
+
+namespace trireme {
+namespace {
+
+const ExpertRowsKernels& table(const Context& context) {
+  return choose_table("expert_rows", context, expert_rows_cpu, &GpuKernels::expert_rows);
+}
+
+/// [T, k], k at most kExpertSlotsMax.
+void check_slots(const ArgumentChecker& check, const char* name, ConstTensorView slots_Tk) {
+  check.rank(name, slots_Tk, 2);
+  check.tensor(name, slots_Tk, DType::kI32, slots_Tk.shape);
+  check.that(slots_Tk.shape[1] >= 1 && slots_Tk.shape[1] <= kExpertSlotsMax, name,
+             "expected 1 to 256 slots of a token");
+}
+
+/// Experts once each at most, sources that follow each other: on a CPU alone, where they are read.
+void check_values(const ArgumentChecker& check, const ExpertRows& args, std::int64_t experts_here) {
+  check.indices("chosen", args.chosen_Tk, args.place_E.count());
+  const std::int32_t* place = args.place_E.as<std::int32_t>();
+  for (std::int64_t e = 0; e < args.place_E.count(); ++e)
+    check.that(place[e] >= -1 && place[e] < experts_here, "place", "names an expert beyond begins");
+  const std::int32_t* sources = args.sources.as<std::int32_t>();
+  check.that(sources[0] == 0, "sources", "the first token is not 0");
+  for (std::int64_t p = 1; p < args.sources.count(); ++p)
+    check.that(sources[p] >= sources[p - 1], "sources", "descends");
+  check.that(sources[args.sources.count() - 1] <= args.chosen_Tk.shape[0], "sources",
+             "has more tokens than chosen");
+}
+
+/// Where the number of rows stands: at the end of `begins`, on a CPU no more than there is room
+/// for.
+const std::int32_t* row_count_of(const Context& context, const ArgumentChecker& check,
+                                 ConstTensorView begins, std::int64_t rows_max) {
+  check.rank("begins", begins, 1);
+  check.that(begins.count() >= 1, "begins", "is empty");
+  check.tensor("begins", begins, DType::kI32, begins.shape);
+  const std::int32_t* count = begins.as<std::int32_t>() + begins.count() - 1;
+  if (!context.on_gpu())
+    check.that(*count >= 0 && *count <= rows_max, "begins", "has more rows than there is room for");
+  return count;
+}
+
+/// What a trace and a refusal call the op.
+const char* name_of(GluGate gate, const char* silu, const char* gelu) {
+  return gate == GluGate::kSilu ? silu : gelu;
+}
+
+WeightedGluRows glu_rows(const Context& context, const ArgumentChecker& check,
+                         const ConstTensorView& h_RF, const WeightedGlu& args) {
+  check.rank("h", h_RF, 2);
+  const std::int64_t rows = h_RF.shape[0], ffn = h_RF.shape[1];
+  check.floating("h", h_RF.dtype);
+  check.tensor("h", h_RF, h_RF.dtype, h_RF.shape);
+  check.tensor("gate_up", args.gate_up_R2F, h_RF.dtype, {rows, 2 * ffn});
+  const bool by_slot = args.row_slot.given();
+  check.that(by_slot == args.begins.given(), "begins", "expected with row_slot, or neither");
+  check.tensor("weights", args.weights, DType::kF32, by_slot ? args.weights.shape : Shape{rows});
+  WeightedGluRows of{
+      args.gate, args.gate_up_R2F.data, args.weights.as<float>(), nullptr, nullptr, rows, ffn,
+      h_RF.dtype};
+  if (!by_slot) return of;
+  check.tensor("row_slot", args.row_slot, DType::kI32, {rows});
+  of.row_slot = args.row_slot.as<std::int32_t>();
+  of.row_count = row_count_of(context, check, args.begins, rows);
+  return of;
+}
+
+}  // namespace
+
+void expert_rows(Context& context, const ExpertRows& args) {
+  const OpSpan span(context.op_trace(), "expert_rows",
+                    {0, bytes_of(args.row_slot, args.slot_row_Tk, args.chosen_Tk)});
+  const ArgumentChecker check("expert_rows");
+  check_slots(check, "chosen", args.chosen_Tk);
+  check.rank("place", args.place_E, 1);
+  check.tensor("place", args.place_E, DType::kI32, args.place_E.shape);
+  check.rank("sources", args.sources, 1);
+  check.that(args.sources.count() >= 2, "sources", "expected two or more");
+  check.tensor("sources", args.sources, DType::kI32, args.sources.shape);
+  const std::int64_t sources = args.sources.count() - 1;
+  check.rank("begins", args.begins, 1);
+  check.that(args.begins.count() > 0 && (args.begins.count() - 1) % sources == 0, "begins",
+             "expected one more than segments, as many for each source");
+  check.tensor("begins", args.begins, DType::kI32, args.begins.shape);
+  check.rank("row_slot", args.row_slot, 1);
+  check.tensor("row_slot", args.row_slot, DType::kI32, args.row_slot.shape);
+  check.tensor("slot_row", args.slot_row_Tk, DType::kI32, args.chosen_Tk.shape);
+  check.disjoint("slot_row", args.slot_row_Tk, "chosen", args.chosen_Tk);
+  const std::int64_t here = (args.begins.count() - 1) / sources;
+  check.that(here <= kExpertsHereMax, "begins", "has segments of more than 1,024 experts");
+  if (!context.on_gpu()) check_values(check, args, here);
+  ExpertRowsArgs call{context.exec(),
+                      args.begins.as<std::int32_t>(),
+                      args.row_slot.as<std::int32_t>(),
+                      args.slot_row_Tk.as<std::int32_t>(),
+                      args.chosen_Tk.as<std::int32_t>(),
+                      args.place_E.as<std::int32_t>(),
+                      args.sources.as<std::int32_t>(),
+                      args.chosen_Tk.shape[0],
+                      args.chosen_Tk.shape[1],
+                      here,
+                      sources,
+                      args.row_slot.count(),
+                      nullptr};
+  call.scratch = context.scratch(table(context).rows_scratch_bytes(call));
+  table(context).rows(call);
+  row_count_of(context, check, args.begins, call.rows_max);
+}
+
+void gather_rows(Context& context, TensorView rows_RC, ConstTensorView x_TC,
+                 ConstTensorView row_slot, ConstTensorView begins, std::int64_t slots) {
+  const OpSpan span(context.op_trace(), "gather_rows", {0, bytes_of(rows_RC, rows_RC)});
+  const ArgumentChecker check("gather_rows");
+  check.rank("rows", rows_RC, 2);
+  check.rank("x", x_TC, 2);
+  const std::int64_t rows = rows_RC.shape[0], channels = rows_RC.shape[1];
+  check.floating("rows", rows_RC.dtype);
+  check.tensor("rows", rows_RC, rows_RC.dtype, rows_RC.shape);
+  check.tensor("x", x_TC, rows_RC.dtype, {x_TC.shape[0], channels});
+  check.tensor("row_slot", row_slot, DType::kI32, {rows});
+  check.that(slots >= 1, "slots", "expected one or more of a token");
+  check.disjoint("rows", rows_RC, "x", x_TC);
+  const std::int32_t* count = begins.given() ? row_count_of(context, check, begins, rows) : nullptr;
+  if (rows_RC.count() == 0) return;
+  table(context).gather({context.exec(), rows_RC.data, x_TC.data, row_slot.as<std::int32_t>(),
+                         count, rows, slots, channels, rows_RC.dtype});
+}
+
+void combine_rows(Context& context, TensorView y_TC, ConstTensorView rows_RC,
+                  ConstTensorView slot_row_Tk, ConstTensorView addend_TC) {
+  const OpSpan span(context.op_trace(), "combine_rows", {0, bytes_of(y_TC, rows_RC, addend_TC)});
+  const ArgumentChecker check("combine_rows");
+  check.rank("y", y_TC, 2);
+  check.rank("rows", rows_RC, 2);
+  const std::int64_t tokens = y_TC.shape[0], channels = y_TC.shape[1];
+  check.floating("y", y_TC.dtype);
+  check.tensor("y", y_TC, y_TC.dtype, y_TC.shape);
+  check.tensor("rows", rows_RC, y_TC.dtype, {rows_RC.shape[0], channels});
+  check_slots(check, "slot_row", slot_row_Tk);
+  check.tensor("slot_row", slot_row_Tk, DType::kI32, {tokens, slot_row_Tk.shape[1]});
+  check.optional("addend", addend_TC, y_TC.dtype, y_TC.shape);
+  check.disjoint("y", y_TC, "rows", rows_RC);
+  check.same_or_disjoint("y", y_TC, "addend", addend_TC);
+  if (y_TC.count() == 0) return;
+  table(context).combine({context.exec(), y_TC.data, rows_RC.data, addend_TC.data,
+                          slot_row_Tk.as<std::int32_t>(), tokens, slot_row_Tk.shape[1], channels,
+                          y_TC.dtype});
+}
+
+void scatter_slots(Context& context, TensorView values_Tk, ConstTensorView of_rows_R,
+                   ConstTensorView slot_row_Tk) {
+  const OpSpan span(context.op_trace(), "scatter_slots", {0, bytes_of(values_Tk, of_rows_R)});
+  const ArgumentChecker check("scatter_slots");
+  check.rank("of_rows", of_rows_R, 1);
+  check.tensor("of_rows", of_rows_R, DType::kF32, of_rows_R.shape);
+  check.tensor("slot_row", slot_row_Tk, DType::kI32, slot_row_Tk.shape);
+  check.tensor("values", values_Tk, DType::kF32, slot_row_Tk.shape);
+  check.disjoint("values", values_Tk, "of_rows", of_rows_R);
+  if (values_Tk.count() == 0) return;
+  table(context).scatter({context.exec(), values_Tk.as<float>(), of_rows_R.as<float>(),
+                          slot_row_Tk.as<std::int32_t>(), values_Tk.count()});
+}
+
+void weighted_glu_forward(Context& context, TensorView h_RF, const WeightedGlu& args) {
+  const char* name = name_of(args.gate, "weighted_swiglu_forward", "weighted_geglu_forward");
+  const OpSpan span(context.op_trace(), name, {0, bytes_of(h_RF, args.gate_up_R2F)});
+  const ArgumentChecker check(name);
+  const WeightedGluRows rows = glu_rows(context, check, h_RF, args);
+  check.disjoint("h", h_RF, "gate_up", args.gate_up_R2F);
+  if (h_RF.count() == 0) return;
+  table(context).glu_forward({context.exec(), h_RF.data, rows});
+}
+
+void weighted_glu_backward(Context& context, TensorView dgate_up_R2F, TensorView dweights_R,
+                           TensorView h_RF, ConstTensorView dh_RF, const WeightedGlu& args) {
+  const char* name = name_of(args.gate, "weighted_swiglu_backward", "weighted_geglu_backward");
+  const OpSpan span(context.op_trace(), name,
+                    {0, bytes_of(dgate_up_R2F, h_RF, dh_RF, args.gate_up_R2F)});
+  const ArgumentChecker check(name);
+  const WeightedGluRows rows = glu_rows(context, check, h_RF, args);
+  check.tensor("dh", dh_RF, h_RF.dtype, h_RF.shape);
+  check.tensor("dgate_up", dgate_up_R2F, h_RF.dtype, args.gate_up_R2F.shape);
+  check.tensor("dweights", dweights_R, DType::kF32, {rows.rows_max});
+  check.disjoint("dgate_up", dgate_up_R2F, "dh", dh_RF);
+  check.disjoint("dgate_up", dgate_up_R2F, "h", h_RF);
+  check.disjoint("h", h_RF, "gate_up", args.gate_up_R2F);
+  check.disjoint("dweights", dweights_R, "weights", args.weights);
+  check.same_or_disjoint("dgate_up", dgate_up_R2F, "gate_up", args.gate_up_R2F);
+  check.same_or_disjoint("h", h_RF, "dh", dh_RF);
+  if (rows.rows_max == 0) return;
+  table(context).glu_backward(
+      {context.exec(), dgate_up_R2F.data, dweights_R.as<float>(), h_RF.data, dh_RF.data, rows});
+}
+
+}  // namespace trireme

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "device/exec.h"
+
+namespace trireme {
+
+/// c[r] = a[r] op(b_g); begins as in grouped_gemm.h, in the GPU's memory.
+struct GroupedGemmGpuArgs {
+  Exec exec;
+  void* c;
+  const void *a, *b;
+  const std::int32_t* begins;
+  std::int64_t experts, sources, rows, n, k;  ///< rows: that there may be
+  bool transpose_b;
+  DType type;
+  int multiprocessors;
+};
+/// c_g (+)= the sum over segments of a^T b.
+struct GroupedGemmWeightsGpuArgs {
+  Exec exec;
+  float* c;
+  const void *a, *b;
+  const std::int32_t* begins;
+  std::int64_t experts, sources, m, n;
+  bool accumulate;
+  DType type;
+  int multiprocessors;
+  float* sums;  ///< gpu_scratch::grouped_weights_floats
+};
+
+struct GroupedGemmGpuKernels {
+  void (*multiply)(const GroupedGemmGpuArgs&);
+  void (*weights)(const GroupedGemmWeightsGpuArgs&);
+};
+namespace cuda {
+extern const GroupedGemmGpuKernels grouped_gemm_cuda;
+}
+
+}  // namespace trireme
