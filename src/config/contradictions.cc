@@ -38,6 +38,7 @@ class Checker {
     check_trace();
     check_staging();
     check_watching();
+    if (loaded_.config.has_model()) check_experts();
     const auto of_model = meant_.lower_bound("model.");
     const bool model_meant = of_model != meant_.end() && of_model->starts_with("model.");
     if (!has("model") && !model_meant && !meant("init.weights") &&
@@ -174,6 +175,43 @@ class Checker {
                                   fmt::format("one of {}", fmt::join(names, ", ")),
                                   nearest_word(*config.evaluation.watch, names).value_or(names[0]),
                                   "is none of the names in data.validation"});
+    }
+  }
+
+  /// Written, and not what holds without it: a run's own config.json writes all.
+  [[nodiscard]] bool chosen(const Field& field) const {
+    return has(field.path) && field.read(loaded_.config) != field.read(RunConfig());
+  }
+  [[nodiscard]] bool chosen(std::string_view path) const { return chosen(*find_field(path)); }
+
+  void check_experts() {
+    const RunConfig& config = loaded_.config;
+    if (!config.model.has_experts()) {
+      for (const Field& field : fields()) {
+        if ((field.section() == "moe" || field.path.starts_with("parallel.expert")) &&
+            chosen(field)) {
+          report(field.path, "leave it out, or a model with experts",
+                 fmt::format("is of experts, and this {} has none", name_of(config.model.family)));
+        }
+      }
+      return;
+    }
+    if (config.moe.balance == MoeBalance::kBias && !config.model.has_router_bias()) {
+      report(
+          "moe.balance", R"("auto", "aux" or "none")",
+          fmt::format("moves a bias of the router's choice, which the model_type {} does not have",
+                      name_of(config.model.family)));
+      return;
+    }
+    const bool aux = config.balance() == MoeBalance::kAux;
+    for (const char* path : {"moe.aux_coefficient", "moe.scope"}) {
+      if (!aux && chosen(path))
+        report(path, R"(leave it out, or moe.balance "aux")",
+               "is of a loss that this run does not add");
+    }
+    if (config.balance() != MoeBalance::kBias && chosen("moe.bias_rate")) {
+      report("moe.bias_rate", R"(leave it out, or moe.balance "bias")",
+             "is of a bias that this run does not move");
     }
   }
 

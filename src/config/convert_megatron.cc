@@ -34,6 +34,7 @@ class MegatronRun {
     convert_schedule();
     convert_precision();
     convert_parallel();
+    convert_balance();
     convert_pipeline();
     convert_recompute();
     convert_saving();
@@ -368,6 +369,37 @@ class MegatronRun {
       }
     }
     convert_zero();
+  }
+
+  /// Megatron-LM's coefficient is ours: a layer adds its loss by itself.
+  void convert_balance() {
+    constexpr Word kDispatchers[] = {
+        {"alltoall", "alltoall"}, {"allgather", "allgather"}, {"flex", "alltoall"}};
+    if (const auto type = a_.text("--moe-token-dispatcher-type")) {
+      const auto same = std::find_if(std::begin(kDispatchers), std::end(kDispatchers),
+                                     [&](const Word& one) { return one.theirs == *type; });
+      if (same != std::end(kDispatchers)) {
+        draft_.set("moe.dispatch", same->ours, "--moe-token-dispatcher-type");
+      } else {
+        draft_.remark("--moe-token-dispatcher-type {} has no counterpart: alltoall holds", *type);
+      }
+    }
+    const std::string type = a_.text("--moe-router-load-balancing-type").value_or("aux_loss");
+    const bool aux = type == "aux_loss" || type == "seq_aux_loss" || type == "global_aux_loss";
+    if (!aux || a_.real("--moe-aux-loss-coeff").value_or(0) == 0) {
+      draft_.erase("moe.aux_coefficient");
+      if (!aux && type != "none")
+        draft_.remark("--moe-router-load-balancing-type {} has no counterpart: none holds", type);
+      return;
+    }
+    draft_.set("moe.balance", "aux", "--moe-router-load-balancing-type");
+    if (type == "global_aux_loss")
+      draft_.set("moe.scope", "global", "--moe-router-load-balancing-type");
+    if (type == "aux_loss") {
+      draft_.remark(
+          "--moe-router-load-balancing-type aux_loss: each sequence is balanced by itself here, "
+          "all of a micro-batch together in Megatron-LM");
+    }
   }
 
   void convert_zero() {

@@ -15,10 +15,22 @@ namespace trireme {
 enum class WindowRule : std::uint8_t {
   kNone,
   kEvery,      ///< every layer, of `sliding_window`
+  kAsked,      ///< likewise; where use_sliding_window says so
   kListed,     ///< by layer_types; without that every layer
   kLast,       ///< by layer_types, else from max_window_layers on; where use_sliding_window says so
   kUnrotated,  ///< by layer_types, else those without RoPE; where use_sliding_window says so
   kPattern,    ///< by layer_types, else all but every so-manieth
+  kFirst,      ///< by layer_types, else each second below max_window_layers, the first among them;
+               ///< where use_sliding_window says so
+};
+
+/// What transformers 5 takes of experts where keys are missing.
+struct ExpertTraits {
+  std::int64_t count = 0;  ///< 0: a family without experts
+  std::int64_t chosen = 0;
+  std::int64_t ffn = 0;     ///< 0: intermediate_size is theirs
+  std::int64_t shared = 0;  ///< columns of the shared expert, which has a gate; 0: none
+  double aux_coefficient = 0.001;
 };
 
 struct FamilyTraits {
@@ -35,7 +47,7 @@ struct FamilyTraits {
   std::int64_t window = 4096;
   std::int64_t window_pattern = 0;  ///< of WindowRule::kPattern: every so-manieth sees all
   // What its layers have.
-  bool qkv_bias = false;        ///< always
+  bool qkv_bias = false;        ///< unless a key of that name says otherwise
   bool attention_bias = false;  ///< where a key of that name says so, of all four projections
   bool mlp_bias = false;        ///< likewise
   QkNorm qk_norm = QkNorm::kNone;
@@ -47,6 +59,7 @@ struct FamilyTraits {
   double sliding_theta = 0;    ///< > 0: layers with a window have a RoPE of their own, of this base
   std::string_view sliding_theta_key = "";  ///< of the model, for that base; "": none
   bool scaled_embedding = false;            ///< by sqrt(hidden)
+  ExpertTraits experts = {};
 };
 
 const FamilyTraits& traits_of(Family family);

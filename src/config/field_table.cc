@@ -301,10 +301,20 @@ void add_parallel(std::vector<Field>& list) {
           "back where something is: equal bits, no stage of a pipeline waits for the others at a "
           "step's end (zb-h2, zb-auto and zb-v gain); keeps a second copy of values and moments",
       .peers = {"--enable-optimizer-post-validation", "", "", ""});
-  FIELD(parallel.expert, .text = "Ranks that share the experts", .unit = "ranks", .minimum = 1,
-        .maximum = 1 << 20,
+  FIELD(parallel.expert,
+        .text =
+            "Ranks that the experts of a layer are dealt out to; divides their number, and with "
+            "expert_tensor data x context x tensor",
+        .unit = "ranks", .minimum = 1, .maximum = 1 << 20,
         .peers = {"--expert-model-parallel-size", "moe.ep_size", "",
                   "parallelism.expert_parallel_degree"});
+  FIELD(parallel.expert_tensor,
+        .text = "Ranks that share each expert's matrices; divides its columns", .unit = "ranks",
+        .minimum = 1, .maximum = 1 << 20,
+        .peers = {"--expert-tensor-parallel-size", "", "",
+                  "parallelism.expert_tensor_parallel_degree"});
+  FIELD(parallel.expert_placement, .text = "A file that says which rank has which experts",
+        .default_text = "neighbours together", .example = "\"placement.json\"");
   FIELD(parallel.data, .text = "Ranks with samples of their own", .unit = "ranks",
         .default_text = "world / the other extents", .example = "8", .minimum = 1,
         .maximum = 1 << 20, .peers = {"", "", "", "parallelism.data_parallel_replicate_degree"});
@@ -339,6 +349,32 @@ void add_parallel(std::vector<Field>& list) {
           "but the input of each layer. R in a schedule file does that ahead of backward",
       .peers = {"--recompute-granularity --recompute-activations", "activation_checkpointing",
                 "gradient_checkpointing", "activation_checkpoint.mode"});
+}
+
+void add_moe(std::vector<Field>& list) {
+  FIELD(moe.balance,
+        .text =
+            "What spreads tokens over the experts: a loss (aux), a bias of the choice (bias), "
+            "nothing (none); auto: aux where the model's output_router_logits is true, bias where "
+            "its router has one, else none",
+        .peers = {"--moe-router-load-balancing-type --moe-router-enable-expert-bias", "",
+                  "output_router_logits", ""});
+  FIELD(moe.aux_coefficient,
+        .text =
+            "c of the loss of balance aux: a layer adds c E / (k T^2) times the sum over experts "
+            "of count x sum of scores, T the tokens of the scope",
+        .default_text = "the model's router_aux_loss_coef", .example = "0.001", .minimum = 0,
+        .maximum = 1e9, .peers = {"--moe-aux-loss-coeff", "", "router_aux_loss_coef", ""});
+  FIELD(moe.scope,
+        .text = "Tokens that are balanced among themselves: of a sequence, or of a step");
+  FIELD(moe.z_loss, .text = "Weight of the mean square of the router's log-sum-exp; 0: none",
+        .minimum = 0, .maximum = 1e9, .peers = {"--moe-z-loss-coeff", "", "", ""});
+  FIELD(moe.bias_rate, .text = "What a step adds to a bias, or takes from it (balance bias)",
+        .minimum = 0, .maximum = 1,
+        .peers = {"--moe-router-bias-update-rate", "", "", "model.moe_args.load_balance_coeff"});
+  FIELD(moe.dispatch,
+        .text = "How tokens reach their experts' ranks: each by itself, or all are held everywhere",
+        .peers = {"--moe-token-dispatcher-type", "", "", ""});
 }
 
 void add_output(std::vector<Field>& list) {
@@ -410,6 +446,7 @@ const std::vector<Field>& fields() {
     add_data(list);
     add_training(list);
     add_parallel(list);
+    add_moe(list);
     add_output(list);
     return list;
   }();

@@ -64,6 +64,18 @@ struct EnumWords<WhenBusy> {
   static constexpr std::string_view kWords[] = {"wait", "skip"};
 };
 template <>
+struct EnumWords<MoeBalance> {
+  static constexpr std::string_view kWords[] = {"auto", "aux", "bias", "none"};
+};
+template <>
+struct EnumWords<BalanceScope> {
+  static constexpr std::string_view kWords[] = {"sequence", "global"};
+};
+template <>
+struct EnumWords<DispatchMethod> {
+  static constexpr std::string_view kWords[] = {"alltoall", "allgather"};
+};
+template <>
 struct EnumWords<DType> {
   static constexpr std::string_view kWords[] = {"fp32", "bf16", "fp64", "int32", "e4m3", "e5m2"};
 };

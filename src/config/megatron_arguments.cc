@@ -23,7 +23,8 @@ constexpr std::string_view kLoading = "a thread reads ahead; masks are not store
 constexpr std::string_view kScaling = "bf16 needs no loss scale";
 constexpr std::string_view kAlways = "it is always so here";
 constexpr std::string_view kMemory = "memory is laid out before the first step";
-constexpr std::string_view kExperts = "experts are not in this version";
+constexpr std::string_view kRouter = "routers compute in fp32 always";
+constexpr std::string_view kNoDrop = "every token reaches all of its experts";
 constexpr std::string_view kFp8 = "fp8 is set by precision alone";
 constexpr std::string_view kLauncher = "the launcher (mpirun, srun) says it";
 
@@ -47,6 +48,17 @@ constexpr MegatronRow kRows[] = {
     {"--layernorm-epsilon", kValue},
     {"--make-vocab-size-divisible-by", kValue},
     {"--max-position-embeddings", kValue},
+    {"--moe-ffn-hidden-size", kValue},
+    {"--moe-input-jitter-eps", kValue},
+    {"--moe-layer-freq", kValue},
+    {"--moe-router-enable-expert-bias", kFlag},
+    {"--moe-router-num-groups", kValue},
+    {"--moe-router-pre-softmax", kFlag},
+    {"--moe-router-score-function", kValue},
+    {"--moe-router-topk", kValue},
+    {"--moe-router-topk-scaling-factor", kValue},
+    {"--moe-shared-expert-gate", kFlag},
+    {"--moe-shared-expert-intermediate-size", kValue},
     {"--mtp-num-layers", kValue},
     {"--multi-latent-attention", kFlag},
     {"--no-position-embedding", kFlag},
@@ -115,6 +127,8 @@ constexpr MegatronRow kRows[] = {
     {"--main-params-dtype", kValue},
     {"--merge-file", kValue},
     {"--mock-data", kFlag},
+    {"--moe-router-load-balancing-type", kValue},
+    {"--moe-token-dispatcher-type", kValue},
     {"--num-distributed-optimizer-instances", kValue},
     {"--num-layers-per-virtual-pipeline-stage", kValue},
     {"--optimizer", kValue},
@@ -219,6 +233,17 @@ constexpr MegatronRow kRows[] = {
     {"--manual-gc-interval", kValue, kMemory},
     {"--min-loss-scale", kValue, kScaling},
     {"--mmap-bin-files", kFlag, kLoading},
+    {"--moe-expert-capacity-factor", kValue, kNoDrop},
+    {"--moe-grouped-gemm", kFlag, kKernels},
+    {"--moe-pad-expert-input-to-capacity", kFlag, kNoDrop},
+    {"--moe-per-layer-logging", kFlag, kLogs},
+    {"--moe-permute-fusion", kFlag, kKernels},
+    {"--moe-router-dtype", kValue, kRouter},
+    {"--moe-router-fusion", kFlag, kKernels},
+    {"--moe-shared-expert-overlap", kFlag, kOverlap},
+    {"--moe-token-drop-policy", kValue, kNoDrop},
+    {"--moe-token-dropping", kFlag, kNoDrop},
+    {"--moe-use-legacy-grouped-gemm", kFlag, kKernels},
     {"--nccl-communicator-config-path", kValue, kOverlap},
     {"--nccl-ub", kFlag, kOverlap},
     {"--no-async-tensor-model-parallel-allreduce", kFlag, kOverlap},
@@ -283,8 +308,6 @@ constexpr MegatronRow kRows[] = {
     {"--wandb-project", kValue, kLogs},
     {"--wandb-save-dir", kValue, kLogs},
 };
-
-constexpr MegatronRow kExpertRow = {"--moe-", kValue, kExperts};
 
 bool is_option(std::string_view word) {
   return word.size() > 2 && word.starts_with("--") &&
@@ -384,7 +407,7 @@ const MegatronRow* find_megatron_row(std::string_view name) {
   for (const MegatronRow& row : kRows) {
     if (row.name == name) return &row;
   }
-  return name.starts_with(kExpertRow.name) ? &kExpertRow : nullptr;
+  return nullptr;
 }
 
 const Field* find_megatron_field(std::string_view name) {

@@ -1,5 +1,7 @@
 #include "config/megatron_model.h"
 
+#include <algorithm>
+
 #include "config/model_keys.h"
 
 namespace trireme {
@@ -12,9 +14,12 @@ struct Refused {
 };
 constexpr Refused kRefused[] = {
     {"--apply-residual-connection-post-layernorm", "residuals behind the norms"},
+    {"--moe-input-jitter-eps", "noise in the router's input"},
+    {"--moe-router-enable-expert-bias", "a bias of the experts' choice"},
+    {"--moe-router-num-groups", "groups of experts"},
+    {"--moe-router-topk-scaling-factor", "scaled weights of experts"},
     {"--mtp-num-layers", "prediction of several tokens"},
     {"--multi-latent-attention", "latent attention"},
-    {"--num-experts", "experts"},
     {"--qk-l2-norm", "L2 norms of q and k"},
     {"--quick-geglu", "quick GEGLU"},
     {"--squared-relu", "squared ReLU"},
@@ -29,6 +34,7 @@ class MegatronModel {
   void convert() {
     if (!read_sizes()) return;
     read_traits();
+    if (const auto count = arguments_.size("--num-experts")) read_experts(*count);
     const std::string missing = no_family();
     if (!missing.empty())
       return draft_.miss("model", fmt::format("no family of this version has {}", missing));
@@ -37,6 +43,7 @@ class MegatronModel {
     add_vocabulary(model);
     add_sizes(model);
     family_ == Family::kGpt2 ? add_gpt2(model) : add_llama_like(model);
+    if (experts_ > 0) add_experts(model);
     model["tie_word_embeddings"] = !arguments_.has("--untie-embeddings-and-output-weights");
     model["initializer_range"] = arguments_.real("--init-method-std").value_or(0.02);
     if (arguments_.has("--apply-layernorm-1p")) {
@@ -100,6 +107,38 @@ class MegatronModel {
                                     : Family::kLlama;
   }
 
+  void read_experts(std::int64_t count) {
+    experts_ = count;
+    expert_ffn_ = arguments_.size("--moe-ffn-hidden-size").value_or(ffn_);
+    shared_ffn_ = arguments_.size("--moe-shared-expert-intermediate-size").value_or(0);
+    normalized_ = !arguments_.has("--moe-router-pre-softmax");
+    family_ = shared_ffn_ > 0 ? Family::kQwen2Moe : qk_norm_ ? Family::kQwen3Moe : Family::kMixtral;
+    // Every so-manieth layer from the first on.
+    const std::string every = arguments_.text("--moe-layer-freq").value_or("1");
+    const bool number = every.find_first_not_of("0123456789") == std::string::npos;
+    layer_step_ = number ? arguments_.size("--moe-layer-freq").value_or(1) : 0;
+  }
+
+  /// What no family with experts has; "" where `family_` has all.
+  [[nodiscard]] std::string no_family_of_experts() const {
+    const bool qwen2 = family_ == Family::kQwen2Moe, mixtral = family_ == Family::kMixtral;
+    if (bias_ || qkv_bias_ != qwen2 || (qwen2 && qk_norm_) || !rotary_ || !rms_ || !swiglu_)
+      return "experts beside these traits (mixtral: no biases; qwen3_moe: norms of q and k, no "
+             "biases; qwen2_moe: biases of q, k and v, a shared expert; all: rotary, RMSNorm, "
+             "SwiGLU)";
+    if (arguments_.text("--moe-router-score-function").value_or("softmax") != "softmax")
+      return "experts scored so (--moe-router-score-function)";
+    if (qwen2 != arguments_.has("--moe-shared-expert-gate"))
+      return "a shared expert without a gate, or a gate without it (--moe-shared-expert-gate)";
+    if (mixtral && !normalized_)
+      return "weights of experts that do not sum to 1 (--moe-router-pre-softmax) without norms of "
+             "q and k";
+    if (layer_step_ == 0) return "layers with experts by a list (--moe-layer-freq)";
+    if (mixtral && layer_step_ != 1)
+      return "layers without experts (--moe-layer-freq) without norms of q and k";
+    return "";
+  }
+
   /// What no family has; "" where `family_` has all.
   std::string no_family() const {
     for (const auto& [name, what] : kRefused) {
@@ -109,6 +148,7 @@ class MegatronModel {
       return "rotary embedding of a part of each head (--rotary-percent)";
     if (!rotary_ && !learned_) return "positions of that kind (--position-embedding-type)";
     if (!rms_ && !layer_norm_) return "norms of that kind (--normalization)";
+    if (experts_ > 0) return no_family_of_experts();
     const bool gpt2 = learned_ && layer_norm_ && !swiglu_ && bias_ && !qk_norm_ &&
                       kv_heads_ == heads_ && head_dim_ * heads_ == hidden_;
     const bool llama = rotary_ && rms_ && swiglu_ && !(qk_norm_ && (bias_ || qkv_bias_));
@@ -181,7 +221,7 @@ class MegatronModel {
 
   void add_llama_like(Json& model) {
     model["num_key_value_heads"] = kv_heads_;
-    if (family_ == Family::kQwen3 || head_dim_ * heads_ != hidden_) model["head_dim"] = head_dim_;
+    if (qk_norm_ || head_dim_ * heads_ != hidden_) model["head_dim"] = head_dim_;
     model["rms_norm_eps"] = norm_eps();
     add_rope(model);
     draft_.remark(
@@ -200,6 +240,23 @@ class MegatronModel {
           "--rotary-interleaved: pairs are a half of the head apart here, which is the same for "
           "weights drawn at random; trained ones have to be permuted");
     }
+  }
+
+  void add_experts(Json& model) {
+    put(model, "num_experts", experts_);
+    model["num_experts_per_tok"] = arguments_.size("--moe-router-topk").value_or(2);
+    if (family_ == Family::kMixtral) {
+      model["intermediate_size"] = expert_ffn_;
+      return;
+    }
+    model["moe_intermediate_size"] = expert_ffn_;
+    model["norm_topk_prob"] = normalized_;
+    if (shared_ffn_ > 0) model["shared_expert_intermediate_size"] = shared_ffn_;
+    Json dense = Json::array();
+    constexpr std::int64_t kLayersMax = 4096;  // of any model
+    for (std::int64_t i = 0; i < std::min(layers_, kLayersMax); ++i)
+      if (i % layer_step_ != 0) dense.push_back(i);
+    if (!dense.as_array().empty()) model["mlp_only_layers"] = std::move(dense);
   }
 
   void add_rope(Json& model) {
@@ -227,6 +284,9 @@ class MegatronModel {
   bool rotary_ = false, learned_ = false, rms_ = false, layer_norm_ = false, swiglu_ = false;
   bool bias_ = true, qkv_bias_ = false, qk_norm_ = false;
   Family family_ = Family::kLlama;
+  std::int64_t experts_ = 0, expert_ffn_ = 0, shared_ffn_ = 0;
+  std::int64_t layer_step_ = 1;  // 0: not known
+  bool normalized_ = true;
 };
 
 }  // namespace

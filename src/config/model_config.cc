@@ -68,12 +68,13 @@ void add_ropes_by_type(Json& json, const ModelConfig& model) {
 void add_llama_like(Json& json, const ModelConfig& model) {
   const AttentionConfig& attention = model.layer(0).attention;
   json["hidden_size"] = model.hidden;
-  json["intermediate_size"] = model.layer(0).mlp.ffn;
+  const FamilyTraits& traits = traits_of(model.family);
+  // Beside experts it stands in the source: no layer need be so wide.
+  if (traits.experts.count == 0) json["intermediate_size"] = model.layer(0).mlp.ffn;
   json["num_hidden_layers"] = model.layer_count();
   json["num_attention_heads"] = attention.heads;
   json["num_key_value_heads"] = attention.kv_heads;
   json["head_dim"] = attention.head_dim;
-  const FamilyTraits& traits = traits_of(model.family);
   if (traits.activation == Activation::kSwiGlu) json["hidden_act"] = "silu";
   json["max_position_embeddings"] = model.max_positions;
   json["rms_norm_eps"] = model.norm.eps;
@@ -121,11 +122,29 @@ Json model_keys_json(const ModelConfig& model) {
 std::string shape_difference(const ModelConfig& saved, const ModelConfig& wanted,
                              std::string_view where, std::string_view where_wanted) {
   const Json a = model_keys_json(saved), b = model_keys_json(wanted);
-  static constexpr std::string_view kShape[] = {
-      "model_type",  "hidden_size",         "n_embd",         "num_hidden_layers",
-      "n_layer",     "num_attention_heads", "n_head",         "num_key_value_heads",
-      "head_dim",    "intermediate_size",   "n_inner",        "vocab_size",
-      "n_positions", "tie_word_embeddings", "attention_bias", "mlp_bias"};
+  static constexpr std::string_view kShape[] = {"model_type",
+                                                "hidden_size",
+                                                "n_embd",
+                                                "num_hidden_layers",
+                                                "n_layer",
+                                                "num_attention_heads",
+                                                "n_head",
+                                                "num_key_value_heads",
+                                                "head_dim",
+                                                "intermediate_size",
+                                                "n_inner",
+                                                "vocab_size",
+                                                "n_positions",
+                                                "tie_word_embeddings",
+                                                "attention_bias",
+                                                "mlp_bias",
+                                                "qkv_bias",
+                                                "num_experts",
+                                                "num_local_experts",
+                                                "moe_intermediate_size",
+                                                "shared_expert_intermediate_size",
+                                                "decoder_sparse_step",
+                                                "mlp_only_layers"};
   for (const std::string_view key : kShape) {
     const Json* x = a.find(key);
     const Json* y = b.find(key);

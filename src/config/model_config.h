@@ -24,6 +24,10 @@ enum class Family : std::uint8_t {
   kOlmo2,
   kOlmo3,
   kGemma3,
+  kQwen2Moe,
+  kQwen3Moe,
+  kMixtral,
+  kOlmoe,
   kGpt2
 };
 enum class NormKind : std::uint8_t { kRms, kLayer };
@@ -88,8 +92,21 @@ struct AttentionConfig {
   friend bool operator==(const AttentionConfig&, const AttentionConfig&) = default;
 };
 
+/// Experts of which a token has the `chosen` best (kernels/router). Each is gated (MlpConfig), F
+/// columns wide.
+struct ExpertsConfig {
+  std::int64_t count = 0, chosen = 0, ffn = 0;
+  bool sigmoid = false;     ///< scores; else softmax
+  bool normalized = false;  ///< weights of a token are divided by their sum
+  std::int64_t groups = 1, groups_chosen = 1;
+  double scale = 1;          ///< of the weights
+  bool has_bias = false;     ///< e_score_correction_bias: of the choice alone
+  bool shared_gate = false;  ///< the layer's MLP, shared by all tokens, by sigmoid(x wg)
+  friend bool operator==(const ExpertsConfig&, const ExpertsConfig&) = default;
+};
+
 struct MlpConfig {
-  std::int64_t ffn = 0;
+  std::int64_t ffn = 0;  ///< 0: none, beside experts
   Activation activation = Activation::kSwiGlu;
   bool bias = false;  ///< on every projection
 
@@ -104,7 +121,8 @@ struct LayerConfig {
   NormConfig norm;  ///< of each of its norms
   NormPlace norm_place = NormPlace::kBefore;
   AttentionConfig attention;
-  MlpConfig mlp;
+  MlpConfig mlp;                         ///< beside experts: the shared one
+  std::optional<ExpertsConfig> experts;  ///< in the MLP's branch
   [[nodiscard]] bool norm_before() const { return norm_place != NormPlace::kAfter; }
   [[nodiscard]] bool norm_after() const { return norm_place != NormPlace::kBefore; }
   friend bool operator==(const LayerConfig&, const LayerConfig&) = default;
@@ -119,6 +137,8 @@ struct ModelConfig {
   bool tied_embeddings = false;    ///< the head is the embedding
   double embedding_scale = 1;      ///< of the rows that are looked up, rounded to their type
   double init_std = 0.02;
+  double aux_coefficient = 0;  ///< router_aux_loss_coef
+  bool aux_loss = false;       ///< output_router_logits: transformers adds it to the loss
   std::int64_t bos_token = -1, end_token = -1;  ///< -1: none
 
   /// The keys under the family's names, defaults (but token ids) written out; all are kept.
@@ -127,6 +147,16 @@ struct ModelConfig {
   [[nodiscard]] std::int64_t layer_count() const { return std::ssize(layers); }
   [[nodiscard]] const LayerConfig& layer(std::int64_t index) const {
     return layers[static_cast<std::size_t>(index)];
+  }
+  [[nodiscard]] bool has_experts() const {
+    return std::any_of(layers.begin(), layers.end(),
+                       [](const LayerConfig& layer) { return layer.experts.has_value(); });
+  }
+  /// Of the experts' choice.
+  [[nodiscard]] bool has_router_bias() const {
+    return std::any_of(layers.begin(), layers.end(), [](const LayerConfig& layer) {
+      return layer.experts && layer.experts->has_bias;
+    });
   }
   /// Stored [in, out] as GPT-2's Conv1D, else [out, in].
   [[nodiscard]] bool weights_in_out() const { return family == Family::kGpt2; }

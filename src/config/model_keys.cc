@@ -121,6 +121,32 @@ constexpr ModelKey kSliding[] = {
     {"use_sliding_window", kRead}, {"use_mrope", kFixed, "[false]"},
 };
 
+constexpr ModelKey kExperts[] = {
+    {"num_experts_per_tok", kRead},
+    {"output_router_logits", kRead},
+    {"router_aux_loss_coef", kRead},
+};
+
+// What is fixed is of its class in other systems; transformers' own has no such key.
+constexpr ModelKey kQwen3Moe[] = {
+    {"sliding_window", kRead},         {"use_sliding_window", kRead},
+    {"qkv_bias", kFixed, "[false]"},   {"shared_expert_intermediate_size", kFixed, "[0]"},
+    {"use_qk_norm", kFixed, "[true]"}, {"max_window_layers", kPass},
+};
+
+constexpr ModelKey kQwen2Moe[] = {{"qkv_bias", kRead}, {"shared_expert_intermediate_size", kRead}};
+
+constexpr ModelKey kQwenExperts[] = {
+    {"decoder_sparse_step", kRead},   {"mlp_only_layers", kRead}, {"num_experts", kRead},
+    {"moe_intermediate_size", kRead}, {"norm_topk_prob", kRead},
+};
+
+constexpr ModelKey kMixtral[] = {{"num_local_experts", kRead},
+                                 {"router_jitter_noise", kFixed, "[0]"}};
+
+constexpr ModelKey kOlmoe[] = {
+    {"num_experts", kRead}, {"norm_topk_prob", kRead}, {"clip_qkv", kFixed, "[]"}};
+
 // As the Qwens' but for the layers: model_parse looks at them.
 constexpr ModelKey kSmolLm3[] = {
     {"attention_bias", kRead},         {"mlp_bias", kRead},          {"no_rope_layers", kRead},
@@ -176,6 +202,24 @@ constexpr Renamed kGpt2Names[] = {
     {"max_position_embeddings", "n_positions"}, {"num_attention_heads", "n_head"},
     {"num_hidden_layers", "n_layer"},
 };
+// transformers 5 writes qwen3_moe's under the other name.
+constexpr Renamed kExpertNames[] = {{"num_local_experts", "num_experts"}};
+constexpr Renamed kMixtralNames[] = {{"num_experts", "num_local_experts"}};
+
+std::span<const Renamed> other_names(Family family) {
+  switch (family) {
+    case Family::kGpt2:
+      return kGpt2Names;
+    case Family::kQwen2Moe:
+    case Family::kQwen3Moe:
+    case Family::kOlmoe:
+      return kExpertNames;
+    case Family::kMixtral:
+      return kMixtralNames;
+    default:
+      return {};
+  }
+}
 
 std::vector<std::span<const ModelKey>> tables(Family family) {
   switch (family) {
@@ -198,6 +242,14 @@ std::vector<std::span<const ModelKey>> tables(Family family) {
       return {kCommon, kLlamaLike, kSilu, kAttentionBias, kWindowsByType};
     case Family::kGemma3:
       return {kCommon, kLlamaLike, kGemma3};
+    case Family::kQwen2Moe:
+      return {kCommon, kLlamaLike, kSilu, kSliding, kExperts, kQwenExperts, kQwen2Moe};
+    case Family::kQwen3Moe:
+      return {kCommon, kLlamaLike, kSilu, kAttentionBias, kExperts, kQwenExperts, kQwen3Moe};
+    case Family::kMixtral:
+      return {kCommon, kLlamaLike, kSilu, kMistral, kExperts, kMixtral};
+    case Family::kOlmoe:
+      return {kCommon, kLlamaLike, kSilu, kAttentionBias, kExperts, kOlmoe};
     case Family::kGpt2:
       return {kCommon, kGpt2};
   }
@@ -216,8 +268,7 @@ const ModelKey* find_model_key(Family family, std::string_view name) {
 }
 
 std::string_view own_name(Family family, std::string_view name) {
-  if (family != Family::kGpt2) return name;
-  for (const auto& [other, own] : kGpt2Names) {
+  for (const auto& [other, own] : other_names(family)) {
     if (other == name) return own;
   }
   return name;
@@ -227,8 +278,9 @@ std::string nearest_model_key(Family family, std::string_view name) {
   if (const auto alias = key_aliases().find(name); alias != key_aliases().end()) {
     constexpr std::string_view kPrefix = "model.";
     const std::string_view path = alias->second;
-    if (path.starts_with(kPrefix))
-      return std::string(own_name(family, path.substr(kPrefix.size())));
+    const std::string_view own =
+        path.starts_with(kPrefix) ? own_name(family, path.substr(kPrefix.size())) : "";
+    if (find_model_key(family, own) != nullptr) return std::string(own);
   }
   std::vector<std::string> names;
   for (const auto table : tables(family)) {

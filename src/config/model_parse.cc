@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/missing_path.h"
+#include "config/experts_parse.h"
 #include "config/json_numbers.h"
 #include "config/key_reader.h"
 #include "config/model_keys.h"
@@ -54,6 +55,10 @@ class ModelReader {
       if (!windows_.empty()) attention.window = windows_[i];
       if (!rotates_.empty() && !rotates_[i]) attention.rope.reset();
       if (sliding_rope_ && attention.window > 0) attention.rope = sliding_rope_;
+      if (experts_ && experts_->has_experts[i]) {
+        model.layers[i].experts = experts_->experts;
+        model.layers[i].mlp.ffn = experts_->shared_ffn;
+      }
     }
     model.source = keys_;
     model.source = model_keys_json(model);
@@ -187,6 +192,7 @@ class ModelReader {
     if (traits.scaled_embedding)
       model.embedding_scale = std::sqrt(static_cast<double>(model.hidden));
     attention.qkv_bias = traits.qkv_bias;
+    if (find_model_key(family_, "qkv_bias") != nullptr && traits.qkv_bias) read_qkv_bias(attention);
     if (traits.attention_bias)
       attention.qkv_bias = attention.out_bias = reader_.boolean("attention_bias").value_or(false);
     if (traits.mlp_bias) layer.mlp.bias = reader_.boolean("mlp_bias").value_or(false);
@@ -194,8 +200,12 @@ class ModelReader {
     read_score_scale(attention);
     if (traits.query_scaling) add_default_rope(model.max_positions);
     if (traits.windows == WindowRule::kUnrotated) rotates_ = read_rotating_layers(layers);
-    if (traits.windows == WindowRule::kEvery) attention.window = read_window();
-    if (traits.windows > WindowRule::kEvery) windows_ = read_windows(layers);
+    if (traits.windows == WindowRule::kEvery || traits.windows == WindowRule::kAsked) {
+      const std::int64_t window = read_window();
+      attention.window = uses_windows() ? window : 0;
+    }
+    if (traits.windows > WindowRule::kAsked) windows_ = read_windows(layers);
+    if (traits.experts.count > 0) add_experts(model, layers, layer.mlp.ffn);
     const RopeRules rules{model.max_positions, traits.rope_theta, traits.query_scaling};
     if (traits.sliding_theta > 0) {
       const RopesByType ropes = read_ropes_by_type(
@@ -207,6 +217,18 @@ class ModelReader {
       attention.rope = read_rope(reader_, origin_, rules);
     }
     return layers;
+  }
+
+  void add_experts(ModelConfig& model, std::int64_t layers, std::int64_t ffn) {
+    if (reader_.find("intermediate_size") == nullptr) keys_["intermediate_size"] = ffn;
+    experts_ = read_experts(reader_, keys_, family_, layers, ffn);
+    model.aux_coefficient = experts_->aux_coefficient;
+    model.aux_loss = experts_->aux_loss;
+  }
+
+  void read_qkv_bias(AttentionConfig& attention) {
+    attention.qkv_bias = reader_.boolean("qkv_bias").value_or(true);
+    if (reader_.find("qkv_bias") == nullptr) keys_["qkv_bias"] = true;
   }
 
   void read_score_scale(AttentionConfig& attention) {
@@ -263,10 +285,18 @@ class ModelReader {
                : traits_->kv_heads;
   }
 
-  /// null is none.
+  /// null is none; so is the 0 that transformers 5 writes for a qwen2_moe without windows.
   std::int64_t read_window() {
-    if (keys_.find("sliding_window") == nullptr) return traits_->window;
+    const Json* given = keys_.find("sliding_window");
+    if (given == nullptr) return traits_->window;
+    if (traits_->windows == WindowRule::kFirst && *given == Json(0)) return 0;
     return reader_.integer("sliding_window", kPositions).value_or(0);
+  }
+
+  /// Of families whose windows use_sliding_window switches.
+  bool uses_windows() {
+    return find_model_key(family_, "use_sliding_window") == nullptr ||
+           reader_.boolean("use_sliding_window").value_or(false);
   }
 
   std::int64_t read_gpt2(ModelConfig& model, LayerConfig& layer) {
@@ -344,6 +374,9 @@ class ModelReader {
         case WindowRule::kPattern:
           sliding.push_back((i + 1) % pattern != 0);
           break;
+        case WindowRule::kFirst:
+          sliding.push_back(i < full && i % 2 == 0);
+          break;
         default:
           sliding.push_back(true);
       }
@@ -353,10 +386,7 @@ class ModelReader {
 
   /// Of each layer.
   std::vector<std::int64_t> read_windows(std::int64_t layers) {
-    const bool asked =
-        traits_->windows == WindowRule::kLast || traits_->windows == WindowRule::kUnrotated;
-    const bool use = !asked || reader_.boolean("use_sliding_window").value_or(false);
-    const std::int64_t size = read_window(), window = use ? size : 0;
+    const std::int64_t size = read_window(), window = uses_windows() ? size : 0;
     std::vector<std::int64_t> windows(static_cast<std::size_t>(layers), 0);
     const std::vector<bool> sliding = sliding_by_default(layers);
     const Json* types = reader_.find("layer_types");
@@ -409,6 +439,7 @@ class ModelReader {
   // Of each layer, where a family has them by layer.
   std::vector<std::int64_t> windows_;
   std::vector<bool> rotates_;
+  std::optional<ExpertKeys> experts_;
 };
 
 std::filesystem::path config_file(const std::filesystem::path& path) {

@@ -31,6 +31,9 @@ enum class ContextMethod : std::uint8_t { kRing, kAllGather, kUlysses };
 enum class ReductionOrder : std::uint8_t { kRank, kLibrary };
 enum class Recompute : std::uint8_t { kNone, kSelective, kFull };
 enum class WhenBusy : std::uint8_t { kWait, kSkip };
+enum class MoeBalance : std::uint8_t { kAuto, kAux, kBias, kNone };
+enum class BalanceScope : std::uint8_t { kSequence, kGlobal };
+enum class DispatchMethod : std::uint8_t { kAllToAll, kAllGather };
 
 /// Where to go on from. `step` for kStep, `directory` for kDirectory.
 struct ResumeChoice {
@@ -178,8 +181,10 @@ struct RunConfig {
     std::optional<double> pipeline_memory_limit;
     std::optional<std::int64_t> pipeline_group_size;
     bool speculative_step = false;
-    std::int64_t expert = 1;
-    std::optional<std::int64_t> data;  ///< world / the other extents
+    std::int64_t expert = 1;         ///< ranks that the experts of a layer are dealt out to
+    std::int64_t expert_tensor = 1;  ///< ranks that the columns of an expert are
+    std::optional<std::string> expert_placement;  ///< a file of `train plan --expert-load`
+    std::optional<std::int64_t> data;             ///< world / the other extents
     std::int64_t zero_stage = 0;
     std::optional<std::int64_t> zero_group;         ///< 0: chosen
     std::optional<ReductionOrder> reduction_order;  ///< rank on cpu, library on cuda
@@ -187,6 +192,17 @@ struct RunConfig {
     Recompute recompute = Recompute::kNone;
     friend bool operator==(const Parallel&, const Parallel&) = default;
   } parallel;
+
+  /// What models with experts are trained with.
+  struct Moe {
+    MoeBalance balance = MoeBalance::kAuto;
+    std::optional<double> aux_coefficient;  ///< router_aux_loss_coef
+    BalanceScope scope = BalanceScope::kSequence;
+    double z_loss = 0;
+    double bias_rate = 1e-3;
+    DispatchMethod dispatch = DispatchMethod::kAllToAll;
+    friend bool operator==(const Moe&, const Moe&) = default;
+  } moe;
 
   struct Checkpoint {
     static constexpr std::int64_t kStagingBytesMin = std::int64_t{1} << 20;
@@ -221,6 +237,16 @@ struct RunConfig {
   } log;
 
   [[nodiscard]] bool has_model() const { return !model.layers.empty(); }
+  /// What moe.balance comes to with the model: never kAuto.
+  [[nodiscard]] MoeBalance balance() const {
+    if (moe.balance != MoeBalance::kAuto) return moe.balance;
+    if (!model.has_experts()) return MoeBalance::kNone;
+    if (model.aux_loss) return MoeBalance::kAux;
+    return model.has_router_bias() ? MoeBalance::kBias : MoeBalance::kNone;
+  }
+  [[nodiscard]] double aux_coefficient() const {
+    return moe.aux_coefficient.value_or(model.aux_coefficient);
+  }
   [[nodiscard]] std::int64_t data_seed() const { return data.seed.value_or(run.seed); }
   [[nodiscard]] std::string checkpoint_directory() const {
     return checkpoint.directory.value_or(run.directory + "/checkpoints");

@@ -8,25 +8,16 @@
 namespace trireme {
 
 const std::vector<Unbuilt>& unbuilt_features() {
-  static const std::vector<Unbuilt> list = {
-      {"parallel.expert", {"1"}},
-  };
+  static const std::vector<Unbuilt> list;
   return list;
 }
 
 bool is_future_key(std::string_view path) {
-  static constexpr std::string_view kKeys[] = {"init.adapter",
-                                               "log.blocks",
-                                               "log.prometheus",
-                                               "log.report",
-                                               "model_backend.dropout",
-                                               "optimizer.ema",
-                                               "optimizer.groups",
-                                               "optimizer.matrix_lr",
-                                               "parallel.expert_placement",
-                                               "parallel.expert_tensor",
-                                               "parallel.offload"};
-  static constexpr std::string_view kSections[] = {"lora", "moe", "stability"};
+  static constexpr std::string_view kKeys[] = {
+      "init.adapter",          "log.blocks",    "log.prometheus",   "log.report",
+      "model_backend.dropout", "optimizer.ema", "optimizer.groups", "optimizer.matrix_lr",
+      "parallel.offload"};
+  static constexpr std::string_view kSections[] = {"lora", "stability"};
   const std::string_view section = path.substr(0, path.find('.'));
   return find_field(path) == nullptr &&
          (std::find(std::begin(kKeys), std::end(kKeys), path) != std::end(kKeys) ||

@@ -167,6 +167,16 @@ TEST(Convert, traits_choose_the_family) {
 
 TEST(Convert, a_model_of_no_family_is_left_out_with_its_reason) {
   for (const char* trait : {"--squared-relu", "--rotary-percent 0.5", "--num-experts 8",
+                            "--num-experts 8 --disable-bias-linear --moe-router-pre-softmax",
+                            "--num-experts 8 --disable-bias-linear --moe-layer-freq 2",
+                            "--num-experts 8 --disable-bias-linear --add-qkv-bias",
+                            "--num-experts 8 --disable-bias-linear --moe-router-num-groups 2",
+                            "--num-experts 8 --disable-bias-linear --moe-router-score-function "
+                            "sigmoid",
+                            "--num-experts 8 --disable-bias-linear --qk-layernorm "
+                            "--moe-layer-freq '([0]*1+[1]*3)'",
+                            "--num-experts 8 --disable-bias-linear --add-qkv-bias "
+                            "--moe-shared-expert-intermediate-size 64",
                             "--qk-layernorm", "--normalization LayerNorm",
                             "--position-embedding-type none", "--multi-latent-attention"}) {
     const Conversion result = converted(kLlama + trait);
@@ -175,6 +185,57 @@ TEST(Convert, a_model_of_no_family_is_left_out_with_its_reason) {
   }
   EXPECT_TRUE(says(converted("--num-layers 4 --lr 1").missing,
                    "model: --hidden-size, --num-attention-heads not known"));
+}
+
+TEST(Convert, experts_choose_their_family) {
+  const std::string experts =
+      kLlama + "--disable-bias-linear --num-experts 8 --ffn-hidden-size 96 ";
+  const auto model = [&](const std::string& more) {
+    return at(converted(experts + more).config, "model");
+  };
+  const Json mixtral = model("--moe-router-topk 3 --moe-ffn-hidden-size 32");
+  EXPECT_EQ(at(mixtral, "model_type"), Json("mixtral"));
+  EXPECT_EQ(at(mixtral, "num_local_experts"), Json(8));
+  EXPECT_EQ(at(mixtral, "num_experts_per_tok"), Json(3));
+  EXPECT_EQ(at(mixtral, "intermediate_size"), Json(32));
+  EXPECT_EQ(at(model(""), "num_experts_per_tok"), Json(2));
+  EXPECT_EQ(at(model(""), "intermediate_size"), Json(96));
+  const Json qwen3 = model("--qk-layernorm --moe-ffn-hidden-size 32 --moe-layer-freq 3");
+  EXPECT_EQ(at(qwen3, "model_type"), Json("qwen3_moe"));
+  EXPECT_EQ(at(qwen3, "num_experts"), Json(8));
+  EXPECT_EQ(at(qwen3, "moe_intermediate_size"), Json(32));
+  EXPECT_EQ(at(qwen3, "intermediate_size"), Json(96));
+  EXPECT_EQ(at(qwen3, "norm_topk_prob"), Json(true));
+  EXPECT_EQ(at(qwen3, "mlp_only_layers").dump(), "[1,2]");
+  EXPECT_EQ(at(model("--qk-layernorm --moe-router-pre-softmax"), "norm_topk_prob"), Json(false));
+  const Json qwen2 =
+      model("--add-qkv-bias --moe-shared-expert-intermediate-size 40 --moe-shared-expert-gate");
+  EXPECT_EQ(at(qwen2, "model_type"), Json("qwen2_moe"));
+  EXPECT_EQ(at(qwen2, "shared_expert_intermediate_size"), Json(40));
+}
+
+TEST(Convert, experts_are_balanced_and_dealt_out_as_they_were) {
+  const std::string experts = kLlama + "--disable-bias-linear --num-experts 8 ";
+  const auto config = [&](const std::string& more) { return converted(experts + more).config; };
+  const Json given = config(
+      "--moe-aux-loss-coeff 1e-2 --moe-z-loss-coeff 1e-3 --moe-token-dispatcher-type flex "
+      "--moe-router-load-balancing-type global_aux_loss --expert-model-parallel-size 4 "
+      "--expert-tensor-parallel-size 2");
+  EXPECT_EQ(at(given, "moe").dump(),
+            R"({"balance":"aux","aux_coefficient":0.01,"scope":"global","z_loss":0.001,)"
+            R"("dispatch":"alltoall"})");
+  EXPECT_EQ(at(given, "parallel.expert"), Json(4));
+  EXPECT_EQ(at(given, "parallel.expert_tensor"), Json(2));
+  EXPECT_EQ(at(config("--moe-aux-loss-coeff 1e-2"), "moe.balance"), Json("aux"));
+  EXPECT_TRUE(at(config("--moe-aux-loss-coeff 0"), "moe").is_null());
+  EXPECT_TRUE(
+      at(config("--moe-router-load-balancing-type none --moe-aux-loss-coeff 1"), "moe").is_null());
+  EXPECT_TRUE(says(converted(experts + "--moe-router-load-balancing-type sinkhorn").remarks,
+                   "sinkhorn has no counterpart"));
+  EXPECT_TRUE(says(converted(experts + "--moe-aux-loss-coeff 1").remarks,
+                   "each sequence is balanced by itself here"));
+  const Conversion dense = converted(kLlama + "--moe-aux-loss-coeff 1e-2");
+  EXPECT_TRUE(at(dense.config, "moe").is_null());
 }
 
 TEST(Convert, the_vocabulary_is_padded_as_megatron_pads_it) {
@@ -271,8 +332,9 @@ TEST(Convert, blends_keep_their_weights_or_say_that_they_have_none) {
 
 TEST(Convert, what_is_not_known_here_is_listed) {
   const Conversion result =
-      converted("--lr 1 --num-workers 4 --overlap-grad-reduce --foo 3 --moe-bar 1");
+      converted("--lr 1 --num-workers 4 --overlap-grad-reduce --foo 3 --moe-grouped-gemm");
   EXPECT_TRUE(says(result.nothing, "--num-workers"));
+  EXPECT_TRUE(says(result.nothing, "--moe-grouped-gemm"));
   EXPECT_TRUE(says(result.nothing, "--overlap-grad-reduce"));
   EXPECT_EQ(result.unknown, std::vector<std::string>{"--foo"});
   EXPECT_EQ(converted(R"({"train_batch_size": 4, "made_up": {"x": 1}})").unknown,
@@ -295,7 +357,9 @@ torchrun --nproc_per_node 4 --nnodes=2 pretrain_gpt.py --seed 5 --lr 1e-3 --bf16
 }
 
 TEST(Convert, what_this_version_refuses_is_taken_out_and_told) {
-  const Conversion result = converted("--lr 1e-3 --min-lr 1 --expert-model-parallel-size 2");
+  const Conversion result = converted(
+      "--lr 1e-3 --min-lr 1 --expert-model-parallel-size 2 --num-layers 1 --hidden-size 64 "
+      "--num-attention-heads 2 --vocab-size 10");
   EXPECT_TRUE(at(result.config, "lr_schedule.min_lr").is_null());
   EXPECT_TRUE(at(result.config, "parallel.expert").is_null());
   EXPECT_TRUE(says(result.remarks, "lr_schedule.min_lr is left out"));

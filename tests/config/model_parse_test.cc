@@ -4,37 +4,11 @@
 
 #include "base/file.h"
 #include "config/model_keys.h"
+#include "read_keys.h"
 #include "support.h"
 
 namespace trireme {
 namespace {
-
-struct Read {
-  ModelConfig model;
-  std::vector<Problem> problems;
-  std::vector<std::string> notes;
-};
-
-Read read(const Json& json) {
-  Read result;
-  result.model = read_model(json, result.problems, result.notes);
-  return result;
-}
-
-Read read_text(std::string_view text) { return read(parse_json(text, "model")); }
-
-ModelConfig legal(std::string_view text) {
-  const Read result = read_text(text);
-  EXPECT_TRUE(result.problems.empty()) << text << ": " << format_problems(result.problems);
-  return result.model;
-}
-
-Problem fault(std::string_view text) {
-  const Read result = read_text(text);
-  EXPECT_EQ(result.problems.size(), 1U) << text << ": " << format_problems(result.problems);
-  EXPECT_TRUE(result.model.layers.empty());
-  return result.problems.empty() ? Problem{} : result.problems[0];
-}
 
 /// A small llama with more keys.
 std::string llama(std::string_view more) {
@@ -53,6 +27,24 @@ void expect_rope(const Json& ours, const Json& wanted, const std::string& of) {
   }
 }
 
+/// `ffn`: of the layers without experts.
+void expect_experts(const ModelConfig& model, const Json& wanted, std::int64_t ffn,
+                    const std::string& of) {
+  const auto integer = [&](const char* key) { return wanted.find(key)->as_integer(); };
+  ExpertsConfig experts{.count = integer("count"), .chosen = integer("chosen")};
+  experts.ffn = integer("ffn");
+  experts.normalized = wanted.find("normalized")->as_bool();
+  experts.shared_gate = model.family == Family::kQwen2Moe;
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const LayerConfig& layer = model.layers[i];
+    const bool has = wanted.find("layers")->as_array().at(i).as_integer() == 1;
+    EXPECT_EQ(layer.experts, has ? std::optional(experts) : std::nullopt) << of << i;
+    EXPECT_EQ(layer.mlp.ffn, has ? integer("shared") : ffn) << of << i;
+  }
+  EXPECT_EQ(model.aux_coefficient, wanted.find("aux_coefficient")->as_double()) << of;
+  EXPECT_EQ(model.aux_loss, wanted.find("aux_loss")->as_bool()) << of;
+}
+
 TEST(ModelParse, reads_what_transformers_reads) {
   const Json golden = parse_json(
       read_file(std::filesystem::path(TRIREME_GOLDEN) / "config/models.json"), "models.json");
@@ -67,7 +59,11 @@ TEST(ModelParse, reads_what_transformers_reads) {
     const auto integer = [&](const char* key) { return wanted.find(key)->as_integer(); };
     EXPECT_EQ(m.layer_count(), integer("layers")) << keys.dump();
     EXPECT_EQ(m.hidden, integer("hidden")) << keys.dump();
-    EXPECT_EQ(layer.mlp.ffn, integer("ffn")) << keys.dump();
+    if (const Json* experts = wanted.find("experts")) {
+      expect_experts(m, *experts, integer("ffn"), keys.dump());
+    } else {
+      EXPECT_EQ(layer.mlp.ffn, integer("ffn")) << keys.dump();
+    }
     EXPECT_EQ(layer.attention.heads, integer("heads")) << keys.dump();
     EXPECT_EQ(layer.attention.kv_heads, integer("kv_heads")) << keys.dump();
     EXPECT_EQ(layer.attention.head_dim, integer("head_dim")) << keys.dump();
@@ -227,7 +223,7 @@ TEST(ModelParse, a_model_of_another_kind_is_refused_by_name) {
     EXPECT_EQ(problem.message, "not in this version");
     legal(llama(fmt::format(R"("{}":null)", key)));
   }
-  for (const char* type : {"mixtral", "qwen3_moe", "gemma2"}) {
+  for (const char* type : {"deepseek_v3", "glm4_moe", "gpt_oss", "gemma2"}) {
     const Problem problem = fault(fmt::format(R"({{"model_type":"{}"}})", type));
     EXPECT_EQ(problem.path, "model.model_type");
     EXPECT_EQ(problem.message, "not in this version");
@@ -505,6 +501,14 @@ TEST(ModelKeys, written_out_they_give_the_same_model) {
            R"({"model_type":"gemma3_text","num_hidden_layers":7,"query_pre_attn_scalar":168,"eos_token_id":[1,106],
               "rope_scaling":{"rope_type":"linear","factor":8},"rope_local_base_freq":5e3})"),
        std::string(R"({"model_type":"gemma3_text","sliding_window_pattern":2})"),
+       std::string(R"({"model_type":"mixtral","sliding_window":7,"output_router_logits":true})"),
+       std::string(R"({"model_type":"olmoe","num_experts":9,"router_aux_loss_coef":0.5})"),
+       std::string(
+           R"({"model_type":"qwen3_moe","num_hidden_layers":3,"mlp_only_layers":[1],"num_local_experts":9,
+              "use_sliding_window":true,"norm_topk_prob":true})"),
+       std::string(
+           R"({"model_type":"qwen2_moe","num_hidden_layers":4,"decoder_sparse_step":2,"qkv_bias":false,
+              "intermediate_size":24,"sliding_window":0})"),
        std::string(R"({"model_type":"gpt2","resid_pdrop":0.1,"n_ctx":1024})")}) {
     const ModelConfig model = legal(text);
     EXPECT_EQ(legal(model_keys_json(model).dump()), model) << text;

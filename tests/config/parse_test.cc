@@ -337,10 +337,75 @@ TEST(Parse, resume_takes_a_word_a_step_or_a_directory) {
             (ResumeChoice{ResumeKind::kDirectory, 0, "old/run"}));
 }
 
-TEST(Unbuilt, what_this_version_lacks_is_refused_when_asked_for) {
-  const Problem problem = only_problem(load_with({"parallel.expert=2"}));
-  EXPECT_TRUE(problem.message.starts_with("not in this version"));
-  EXPECT_EQ(problem.path, "parallel.expert");
+LoadedConfig load_of_experts(std::vector<std::string> overrides) {
+  overrides.insert(overrides.begin(),
+                   R"(model={"model_type":"olmoe","num_hidden_layers":2,"num_experts":16})");
+  return load_with(overrides);
+}
+
+TEST(Experts, defaults_are_those_of_the_model) {
+  const RunConfig config = load_of_experts({}).config;
+  EXPECT_EQ(config.moe, RunConfig::Moe());
+  EXPECT_EQ(config.balance(), MoeBalance::kNone);
+  EXPECT_EQ(config.aux_coefficient(), 0.01);
+  const RunConfig aux = load_of_experts({"model.output_router_logits=true"}).config;
+  EXPECT_EQ(aux.balance(), MoeBalance::kAux);
+  EXPECT_EQ(
+      load_of_experts({"moe.balance=none", "model.output_router_logits=true"}).config.balance(),
+      MoeBalance::kNone);
+  EXPECT_EQ(load_with({}).config.balance(), MoeBalance::kNone);
+  RunConfig biased = config;
+  for (LayerConfig& layer : biased.model.layers) layer.experts->has_bias = true;
+  EXPECT_EQ(biased.balance(), MoeBalance::kBias);
+}
+
+TEST(Experts, their_keys_are_read_and_written_out) {
+  const LoadedConfig loaded = load_of_experts(
+      {"moe.balance=aux", "moe.aux_coefficient=0.5", "moe.scope=global", "moe.z_loss=1e-3",
+       "moe.dispatch=allgather", "parallel.expert=4", "parallel.expert_tensor=2"});
+  ASSERT_TRUE(loaded.problems.empty()) << format_problems(loaded.problems);
+  const RunConfig& config = loaded.config;
+  EXPECT_EQ(config.moe.balance, MoeBalance::kAux);
+  EXPECT_EQ(config.aux_coefficient(), 0.5);
+  EXPECT_EQ(config.moe.scope, BalanceScope::kGlobal);
+  EXPECT_EQ(config.moe.z_loss, 1e-3);
+  EXPECT_EQ(config.moe.dispatch, DispatchMethod::kAllGather);
+  EXPECT_EQ(config.parallel.expert, 4);
+  EXPECT_EQ(config.parallel.expert_tensor, 2);
+  EXPECT_EQ(parse_run_config(resolved_json(config)).config, config);
+  EXPECT_EQ(resolved_json(config).find("moe")->dump(),
+            R"({"balance":"aux","aux_coefficient":0.5,"scope":"global","z_loss":0.001,)"
+            R"("bias_rate":0.001,"dispatch":"allgather"})");
+  EXPECT_EQ(resolved_json(load_with({}).config).find("moe")->find("aux_coefficient"), nullptr);
+}
+
+TEST(Experts, what_a_model_without_them_cannot_mean_is_refused) {
+  for (const char* text : {"moe.balance=aux", "moe.aux_coefficient=0.01", "moe.scope=global",
+                           "moe.z_loss=1e-4", "moe.bias_rate=0", "moe.dispatch=allgather",
+                           "parallel.expert=2", "parallel.expert_tensor=2"}) {
+    const Problem problem = only_problem(load_with({text}));
+    EXPECT_EQ(problem.path, std::string(text).substr(0, std::string(text).find('=')));
+    EXPECT_EQ(problem.message, "is of experts, and this llama has none");
+  }
+  // As its own config.json says them.
+  EXPECT_TRUE(
+      load_with({"moe.balance=auto", "moe.bias_rate=1e-3", "parallel.expert=1"}).problems.empty());
+}
+
+TEST(Experts, a_balance_takes_what_it_has_alone) {
+  const Problem bias = only_problem(load_of_experts({"moe.balance=bias", "moe.bias_rate=0.1"}));
+  EXPECT_EQ(bias.path, "moe.balance");
+  EXPECT_EQ(bias.message,
+            "moves a bias of the router's choice, which the model_type olmoe does not have");
+  for (const char* text : {"moe.aux_coefficient=0.01", "moe.scope=global", "moe.bias_rate=0.1"}) {
+    const std::string path = std::string(text).substr(0, std::string(text).find('='));
+    EXPECT_EQ(only_problem(load_of_experts({text})).path, path);
+    EXPECT_EQ(only_problem(load_of_experts({text, "moe.balance=none"})).path, path);
+  }
+  EXPECT_TRUE(
+      load_of_experts({"model.output_router_logits=true", "moe.scope=global"}).problems.empty());
+  EXPECT_EQ(only_problem(load_of_experts({"moe.balance=aux", "moe.bias_rate=0.1"})).path,
+            "moe.bias_rate");
 }
 
 TEST(Parse, fp8_says_what_it_is_of_as_far_as_it_is_said) {

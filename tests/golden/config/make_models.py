@@ -18,6 +18,10 @@ CASES = [
     {"model_type": "olmo2"},
     {"model_type": "olmo3"},
     {"model_type": "gemma3_text"},
+    {"model_type": "qwen2_moe"},
+    {"model_type": "qwen3_moe"},
+    {"model_type": "mixtral"},
+    {"model_type": "olmoe"},
     {"model_type": "gpt2"},
     {"model_type": "llama", "num_key_value_heads": 8, "rope_theta": 500000.0, "vocab_size": 128256,
      "max_position_embeddings": 131072, "rope_scaling": LLAMA3, "rms_norm_eps": 1e-5, "tie_word_embeddings": True},
@@ -65,6 +69,24 @@ CASES = [
      "max_position_embeddings": 32768},
     {"model_type": "gemma3_text", "num_hidden_layers": 5, "sliding_window_pattern": 2, "query_pre_attn_scalar": 168,
      "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "rope_local_base_freq": 5000.0, "head_dim": 128},
+    {"model_type": "qwen2_moe", "hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 4,
+     "intermediate_size": 18944, "num_hidden_layers": 28, "num_experts": 64, "num_experts_per_tok": 8,
+     "moe_intermediate_size": 2560, "shared_expert_intermediate_size": 20480, "norm_topk_prob": True, "qkv_bias": False,
+     "router_aux_loss_coef": 0.01, "output_router_logits": True, "rope_theta": 1000000.0},
+    {"model_type": "qwen2_moe", "num_hidden_layers": 6, "use_sliding_window": True, "max_window_layers": 3,
+     "sliding_window": 99, "decoder_sparse_step": 2, "mlp_only_layers": [3, 77]},
+    {"model_type": "qwen2_moe", "num_hidden_layers": 2, "sliding_window": 0, "use_sliding_window": False,
+     "layer_types": ["full_attention", "full_attention"]},
+    {"model_type": "qwen3_moe", "num_hidden_layers": 4, "head_dim": 128, "norm_topk_prob": True, "attention_bias": True,
+     "mlp_only_layers": [0, 2], "num_local_experts": 16, "max_window_layers": 4, "sliding_window": None, "rope_theta": 1e6},
+    {"model_type": "qwen3_moe", "num_hidden_layers": 2, "use_sliding_window": True, "sliding_window": 77,
+     "decoder_sparse_step": 3, "num_experts": 5, "num_experts_per_tok": 5, "moe_intermediate_size": 24},
+    {"model_type": "mixtral", "hidden_size": 6144, "intermediate_size": 16384, "num_attention_heads": 48,
+     "num_hidden_layers": 56, "max_position_embeddings": 65536, "router_jitter_noise": 0.0, "rope_theta": 1e6},
+    {"model_type": "mixtral", "num_hidden_layers": 2, "sliding_window": 4096, "num_local_experts": 3,
+     "num_experts_per_tok": 1, "head_dim": 64, "output_router_logits": True, "router_aux_loss_coef": 0.02},
+    {"model_type": "olmoe", "num_hidden_layers": 2, "norm_topk_prob": True, "attention_bias": True, "num_experts": 4,
+     "num_experts_per_tok": 2, "num_key_value_heads": 4, "intermediate_size": 96, "clip_qkv": None},
     {"model_type": "gpt2", "n_embd": 1024, "n_head": 16, "n_layer": 24, "n_positions": 2048, "n_inner": 3000},
     {"model_type": "gpt2", "hidden_size": 96, "num_attention_heads": 3, "num_hidden_layers": 2,
      "max_position_embeddings": 64, "layer_norm_epsilon": 1e-6, "tie_word_embeddings": False},
@@ -78,9 +100,22 @@ def token(value):
     return -1 if value is None else value
 
 
+def experts(c):
+    qwen = c.model_type in ("qwen2_moe", "qwen3_moe")
+    step, dense = (c.decoder_sparse_step, c.mlp_only_layers) if qwen else (1, [])  # as their decoder layers have it
+    return {
+        "count": c.num_local_experts if c.model_type == "mixtral" else c.num_experts, "chosen": c.num_experts_per_tok,
+        "ffn": c.moe_intermediate_size if qwen else c.intermediate_size,
+        "normalized": getattr(c, "norm_topk_prob", True), "shared": getattr(c, "shared_expert_intermediate_size", 0),
+        "aux_coefficient": c.router_aux_loss_coef, "aux_loss": c.output_router_logits,
+        "layers": [int(i not in dense and (i + 1) % step == 0) for i in range(c.num_hidden_layers)],
+    }
+
+
 def read(keys):
     c = AutoConfig.for_model(**json.loads(json.dumps(keys)))
     gpt2, mistral, qwen2 = (c.model_type == name for name in ("gpt2", "mistral", "qwen2"))
+    qwen2_moe = c.model_type == "qwen2_moe"
     bias = gpt2 or (not qwen2 and getattr(c, "attention_bias", False))
     model = {
         "layers": c.num_hidden_layers, "hidden": c.hidden_size, "heads": c.num_attention_heads,
@@ -89,16 +124,18 @@ def read(keys):
         "head_dim": getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads,
         "vocab_size": c.vocab_size, "max_positions": c.max_position_embeddings,
         "norm_eps": c.layer_norm_epsilon if gpt2 else c.rms_norm_eps, "init_std": c.initializer_range,
-        "tied_embeddings": c.tie_word_embeddings, "qkv_bias": qwen2 or bias,
+        "tied_embeddings": c.tie_word_embeddings, "qkv_bias": qwen2 or (c.qkv_bias if qwen2_moe else bias),
         "attention_out_bias": bias, "mlp_bias": gpt2 or getattr(c, "mlp_bias", False),
         "bos_token": token(c.bos_token_id), "end_token": token(c.eos_token_id),
     }
-    if mistral or c.model_type == "ministral3":
+    if mistral or c.model_type in ("ministral3", "mixtral", "qwen3_moe"):
         model["sliding_window"] = c.sliding_window or 0
     if c.model_type == "smollm3":
         model["rotates"] = c.no_rope_layers[:c.num_hidden_layers]
-    if c.model_type in ("smollm3", "ministral", "olmo3", "gemma3_text"):
+    if c.model_type in ("smollm3", "ministral", "olmo3", "gemma3_text", "qwen2_moe"):
         model["windows"] = [c.sliding_window if kind == "sliding_attention" else 0 for kind in c.layer_types]
+    if c.model_type in ("qwen2_moe", "qwen3_moe", "mixtral", "olmoe"):
+        model["experts"] = experts(c)
     if c.model_type == "gemma3_text":
         model["score_scale"] = c.query_pre_attn_scalar ** -0.5
     if "full_attention" in (c.rope_parameters if not gpt2 else {}):
