@@ -1,7 +1,8 @@
 """The model cases: odd sizes on purpose, each small enough that its golden is a few hundred KB."""
 
 from transformers import (Gemma3TextConfig, GPT2Config, LlamaConfig, Ministral3Config, MinistralConfig, MistralConfig,
-                          Olmo2Config, Olmo3Config, Qwen2Config, Qwen3Config, SmolLM3Config)
+                          MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config,
+                          Qwen3MoeConfig, SmolLM3Config)
 
 VOCAB = 307
 TOKENS = 37
@@ -23,6 +24,10 @@ def _gpt2(**keys):
 def _narrow(rope, **keys):
     return dict(hidden_size=36, intermediate_size=40, num_attention_heads=3, num_key_value_heads=1,
                 head_dim=24, rope_parameters=rope, **keys)
+
+
+_QWEN2_MOE = dict(hidden_size=36, intermediate_size=40, num_attention_heads=3, num_key_value_heads=1,
+                  tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0})
 
 
 def cases():
@@ -129,6 +134,27 @@ def cases():
         "qwen3_bias_untied": _llama_like(
             Qwen3Config, attention_bias=True,
             **_narrow({"rope_type": "default", "rope_theta": 10000.0})),
+        # weights of the two best of six divided by their sum, q/k norm by head (72 != hidden 36)
+        "qwen3_moe": _llama_like(
+            Qwen3MoeConfig, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=20, norm_topk_prob=True,
+            tie_word_embeddings=True, **_narrow({"rope_type": "default", "rope_theta": 1000000.0})),
+        # weights as the softmax over all gives them, a gated MLP that every token takes, q/k/v biases
+        "qwen2_moe": _llama_like(
+            Qwen2MoeConfig, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=14,
+            shared_expert_intermediate_size=28, norm_topk_prob=False, **_QWEN2_MOE),
+        # a dense layer before one of experts
+        "qwen2_moe_mixed": _llama_like(
+            Qwen2MoeConfig, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=20,
+            shared_expert_intermediate_size=12, mlp_only_layers=[0], norm_topk_prob=True, **_QWEN2_MOE),
+        # its own names on disk, always divided by the sum; a window that hides tokens
+        "mixtral": _llama_like(
+            MixtralConfig, num_local_experts=7, num_experts_per_tok=2, sliding_window=11, tie_word_embeddings=True,
+            **{**_narrow({"rope_type": "default", "rope_theta": 1000000.0}), "intermediate_size": 20}),
+        # q/k norm over all heads (36 and 12 columns), weights not divided, four of six
+        "olmoe": _llama_like(
+            OlmoeConfig, hidden_size=36, intermediate_size=20, num_attention_heads=3, num_key_value_heads=1,
+            num_experts=6, num_experts_per_tok=4, norm_topk_prob=False, pad_token_id=None,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
         # 3 heads of 24, tied (the family's usual form), n_inner apart from 4 x hidden
         "gpt2": _gpt2(n_embd=72, n_head=3, n_inner=50),
         # untied head, n_inner absent (= 4 x hidden), other epsilon

@@ -8,6 +8,7 @@ import argparse
 import hashlib
 import json
 import pathlib
+import tempfile
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -36,7 +37,7 @@ def initial_value(case, name, shape, gemma=False):
         value = (0.1 if gemma else 0.4) * normal  # Gemma's are scaled when they are looked up
     else:
         conv1d = ".c_attn." in name or ".c_proj." in name or ".c_fc." in name
-        value = normal / (shape[0] if conv1d else shape[1]) ** 0.5
+        value = normal / (shape[0] if conv1d else shape[-1]) ** 0.5
     return value.float()
 
 
@@ -70,15 +71,10 @@ def make_state(case, config):
 
 def load_case(case):
     """Config and fp32 weights of a committed case. Not under strict_double(): it would widen the read."""
-    from transformers import AutoConfig
+    from transformers import AutoModelForCausalLM
 
-    folder = HERE / "model" / case
-    config = AutoConfig.from_pretrained(folder)
-    state = load_file(folder / "model.safetensors")
-    if config.tie_word_embeddings:
-        gpt2 = config.model_type == "gpt2"
-        state["lm_head.weight"] = state["transformer.wte.weight" if gpt2 else "model.embed_tokens.weight"]
-    return config, state
+    model = AutoModelForCausalLM.from_pretrained(HERE / "model" / case, dtype=torch.float32)
+    return model.config, model.state_dict()
 
 
 def loss_and_gradients(model, ids, targets, **inputs):
@@ -111,9 +107,20 @@ def write_json(path, value):
     path.write_text(json.dumps(value, separators=(",", ":")) + "\n")
 
 
-def write_expected(folder, logits, loss, gradients, state):
-    assert set(gradients) <= set(state)
-    tensors = {name: g.float().contiguous() for name, g in gradients.items()}
+def as_on_disk(config, tensors):
+    """fp32 tensors by the names of files: in memory the library holds all experts of a layer in one tensor."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(config).float()
+    left = model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()}, strict=False)
+    assert not left.unexpected_keys and set(left.missing_keys) <= {"lm_head.weight"}, left
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(pathlib.Path(folder) / "model.safetensors")
+
+
+def write_expected(folder, config, logits, loss, gradients):
+    tensors = as_on_disk(config, gradients)
     tensors["logits"] = logits[:, -2:, :].contiguous()
     save_file(tensors, folder / "expected.safetensors")
     norm = sum(g.square().sum() for g in gradients.values()).sqrt().item()
@@ -130,7 +137,7 @@ def make_case(root, case, config):
     with strict_double():
         double = build_double(config, state)
         logits, loss, gradients = loss_and_gradients(double, ids, targets)
-    write_expected(folder, logits, loss, gradients, state)
+    write_expected(folder, config, logits, loss, gradients)
     fp32_loss, worst = fp32_errors(config, state, ids, targets, gradients)
     print(f"{case:26} loss {loss:.15f}  fp32 off by {abs(fp32_loss - loss) / loss:.1e}; "
           f"worst gradient at {worst[0]:.2f} of the tolerance ({worst[1]})")

@@ -26,7 +26,7 @@ RECIPE = {
     "sequence_length": TOKENS,
 }
 # gpt2 clips at every step; at 2.4 llama_gqa clips at some and not at others.
-CLIP = {"llama_gqa": 2.4, "gpt2": 1.0, "olmo3": 1.0, "gemma3": 1.0}
+CLIP = {"llama_gqa": 2.4, "gpt2": 1.0, "olmo3": 1.0, "gemma3": 1.0, "qwen2_moe": 1.0}
 # case -> the tensors whose final values are kept whole
 TRAINED = {
     "llama_gqa": ("model.norm.weight", "model.layers.0.input_layernorm.weight",
@@ -35,6 +35,8 @@ TRAINED = {
               "model.layers.1.self_attn.k_norm.weight"),
     "gemma3": ("model.norm.weight", "model.layers.0.pre_feedforward_layernorm.weight",
                "model.layers.1.self_attn.q_norm.weight"),
+    "qwen2_moe": ("model.layers.0.mlp.gate.weight", "model.layers.1.mlp.shared_expert_gate.weight",
+                  "model.layers.0.mlp.experts.3.down_proj.weight"),
     "gpt2": ("transformer.ln_f.bias", "transformer.h.0.mlp.c_fc.bias", "transformer.wpe.weight"),
 }
 MASKED = {"llama_rope_llama3": "rotary positions", "gpt2_untied": "learned positions"}
@@ -83,6 +85,15 @@ def train(model, ids, clip):
     return losses, norms, rates, dict(model.named_parameters())
 
 
+def value_of(parameters, name):
+    """By its name in a file: in memory the experts of a layer are one tensor."""
+    experts, of, expert = name.partition(".experts.")
+    if not of:
+        return parameters[name]
+    index, projection = expert.split(".")[:2]
+    return parameters[f"{experts}.experts.{projection}"][int(index)]
+
+
 def run_config(case):
     """The same training as a config of the program, for a working directory at the root of the tree."""
     return {
@@ -109,9 +120,10 @@ def make_training(root, case):
         "model": case, **RECIPE, "clip_grad_norm": CLIP[case], "losses": losses, "grad_norms": norms, "learning_rates": rates,
         "final_norms": {n: p.detach().norm().item() for n, p in parameters.items()}})
     (folder / "config.json").write_text(json.dumps(run_config(case), indent=2) + "\n")
-    kept = {name: parameters[name].detach().contiguous() for name in TRAINED[case]}
+    kept = {name: value_of(parameters, name).detach().contiguous() for name in TRAINED[case]}
     save_file(kept, folder / "final.safetensors")
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    model.set_experts_implementation("eager")
     model.load_state_dict(state)
     fp32_losses, _, _, _ = train(model, ids, CLIP[case])
     worst = max(abs(a - b) / b for a, b in zip(fp32_losses, losses))
@@ -163,7 +175,7 @@ def make_document_mask(root, case):
     write_json(folder / "batch.json", {
         "model": case, "input_ids": ids.tolist(), "targets": targets.tolist(),
         "document_starts": starts, "position_ids": positions.tolist()})
-    write_expected(folder, logits, loss, gradients, state)
+    write_expected(folder, config, logits, loss, gradients)
     inputs["attention_mask"] = additive(allowed, torch.float32)
     fp32_loss, worst = fp32_errors(config, state, ids, targets, gradients, **inputs)
     print(f"document mask, {case}: loss {loss:.15f}, fp32 off by {abs(fp32_loss - loss) / loss:.1e}; "

@@ -40,6 +40,7 @@ def build_double(config, state):
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model.set_experts_implementation("eager")
     model.double().eval()
     model.load_state_dict({name: tensor.double() for name, tensor in state.items()})
     # The lines below are what makes this an oracle: nothing may have stayed at float32.
