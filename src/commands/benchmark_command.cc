@@ -99,7 +99,7 @@ RankFigures rank_figures(const Runtime& runtime, const PreparedRun& prepared, Re
   figures.scratch_bytes = static_cast<std::int64_t>(runtime.context.scratch_bytes());
   figures.planned_memory_bytes = estimate_memory(runtime.model, request).total();
   const ChannelFigures after = figures_of(runtime.channels);
-  for (const Axis axis : kAxes) {
+  for (const Axis axis : kTrafficAxes) {
     figures.sent_bytes[axis] = (after.sent - channels_before.sent)[axis] / steps;
     figures.exposed_ns[axis] = (after.exposed - channels_before.exposed)[axis] / steps;
   }

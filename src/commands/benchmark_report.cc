@@ -82,13 +82,13 @@ Json part_json(const PartCost& part, const BenchmarkResult& result) {
 
 Json bytes_json(const ByAxis& bytes) {
   Json json = Json::object();
-  for (const Axis axis : kAxes) json[name_of(axis)] = bytes[axis];
+  for (const Axis axis : kTrafficAxes) json[name_of(axis)] = bytes[axis];
   return json;
 }
 
 Json seconds_json(const ByAxis& ns) {
   Json json = Json::object();
-  for (const Axis axis : kAxes) json[name_of(axis)] = static_cast<double>(ns[axis]) * 1e-9;
+  for (const Axis axis : kTrafficAxes) json[name_of(axis)] = static_cast<double>(ns[axis]) * 1e-9;
   return json;
 }
 
@@ -320,7 +320,7 @@ std::string bounds_text(const BenchmarkResult& result) {
 /// Of the rank that sends most along an axis: what went, how long a mean rank waited.
 std::string sent_text(const BenchmarkResult& result) {
   std::string text;
-  for (const Axis axis : kAxes) {
+  for (const Axis axis : kTrafficAxes) {
     const RankFigures* most = nullptr;
     double waited = 0;
     for (const RankFigures& rank : result.ranks) {

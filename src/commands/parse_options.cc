@@ -65,9 +65,7 @@ constexpr LaterOption kLaterOptions[] = {
     {"train generate", "--base"},
     {"train generate", "--chat"},
     {"train plan", "--cluster"},
-    {"train plan", "--expert-load"},
     {"train plan", "--search"},
-    {"train plan", "--write"},
     {"train tokenize", "--chat-template"},
     {"train tokenize", "--messages"},
 };

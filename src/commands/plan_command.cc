@@ -4,14 +4,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <numeric>
 
+#include "base/file.h"
 #include "base/human_format.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "commands/commands.h"
 #include "commands/config_options.h"
 #include "commands/parse_options.h"
+#include "commands/plan_experts.h"
 #include "config/fields.h"
 #include "model/flops.h"
 #include "pipeline/simulate.h"
@@ -37,7 +40,7 @@ double young_daly_seconds(double mtbf_seconds, double save_seconds) {
 struct Options {
   ConfigInput input;
   std::optional<std::int64_t> world;
-  std::string memory;
+  std::string memory, expert_load, write;
   std::optional<double> mtbf_hours, write_gbps;
   bool json = false, no_data = false;
 };
@@ -55,6 +58,7 @@ struct Figures {
   double even_bubble_rate = 0;  ///< were all stages as long as their mean
   std::optional<double> interval_seconds;
   double mtbf_seconds = 0, save_seconds = 0;  ///< what that interval follows from
+  std::optional<PlannedExperts> experts;
 };
 
 /// What only the sources themselves know: lengths of splits and orders.
@@ -64,6 +68,20 @@ void check_sources(const RunConfig& config, const ResolvedRun& run,
     check_training_source(config, run.steps * run.batch.global);
   } catch (const Error& error) {
     problems.push_back(problem_of(error, "data.train"));
+  }
+}
+
+/// The placement, written where that is wanted.
+void take_experts(const Options& options, const RunConfig& config, Figures& figures,
+                  std::vector<Problem>& problems) {
+  if (options.expert_load.empty()) return;
+  try {
+    figures.experts = plan_experts(config, read_expert_load(options.expert_load, config.model));
+    if (options.write.empty()) return;
+    write_file_atomically(options.write,
+                          expert_placement_json(figures.experts->placement).dump() + "\n");
+  } catch (const Error& error) {
+    problems.push_back(problem_of(error, figures.experts ? "--write" : "--expert-load"));
   }
 }
 
@@ -207,6 +225,7 @@ Json json_of(const Figures& figures) {
   json["host"]["collectives"] = collectives;
   json["host"]["copies"] = copies;
   if (figures.interval_seconds) json["checkpoint_interval_seconds"] = *figures.interval_seconds;
+  if (figures.experts) json["expert_placement"] = experts_json(*figures.experts);
   return json;
 }
 
@@ -306,6 +325,7 @@ void print(const RunConfig& config, const Figures& figures) {
         format_duration(*figures.interval_seconds), format_duration(figures.mtbf_seconds),
         figures.save_seconds);
   }
+  if (figures.experts) text += experts_text(*figures.experts);
   std::fputs(text.c_str(), stdout);
 }
 
@@ -317,12 +337,7 @@ void print_unreadable(const Options& options, const Error& error) {
   std::puts(json.dump(2).c_str());
 }
 
-}  // namespace
-
-int plan_command(Arguments arguments) {
-  Options options;
-  CLI::App app("Checks a config for N ranks without starting any, and says what the run needs.",
-               "train plan");
+void declare(CLI::App& app, Options& options) {
   add_config_options(app, options.input);
   app.add_option("--world", options.world,
                  "ranks; default tensor x context x pipeline x (data or 1)")
@@ -335,10 +350,42 @@ int plan_command(Arguments arguments) {
   app.add_option("--write-gbps", options.write_gbps,
                  "GB/s at which checkpoints are written; default 1")
       ->check(number_above(0));
+  app.add_option("--expert-load", options.expert_load,
+                 "tokens of each expert (a run writes expert_load.json): where they should stand")
+      ->type_name("FILE");
+  app.add_option("--write", options.write,
+                 "of --expert-load: the file for parallel.expert_placement")
+      ->type_name("FILE");
   app.add_flag("--no-data", options.no_data,
                "the data, and the disk for checkpoints, are on another host: do not look for them");
   app.add_flag("--json", options.json, "print one JSON object, also when there are errors");
+}
+
+/// The placement goes where nothing is read.
+void check_write(const Options& options) {
+  if (!options.write.empty() && options.expert_load.empty()) {
+    throw ConfigError(
+        "--write: is for the placement that --expert-load finds (there is nothing else to write). "
+        "Give both");
+  }
+  if (std::error_code absent;
+      std::filesystem::equivalent(options.write, options.expert_load, absent)) {
+    throw ConfigError(
+        "--write: {} is read as --expert-load (it would be overwritten). Choose "
+        "another file",
+        options.write);
+  }
+}
+
+}  // namespace
+
+int plan_command(Arguments arguments) {
+  Options options;
+  CLI::App app("Checks a config for N ranks without starting any, and says what the run needs.",
+               "train plan");
+  declare(app, options);
   if (!parse_options(app, arguments)) return 0;
+  check_write(options);
 
   LoadedConfig loaded;
   try {
@@ -377,6 +424,7 @@ int plan_command(Arguments arguments) {
   if (loaded.problems.empty()) {
     figures = compute(options, config, run, world);
     check_memory(options, config, *figures, loaded.problems);
+    take_experts(options, config, *figures, loaded.problems);
   }
   if (options.json) {
     Json json = figures ? json_of(*figures) : Json::object();

@@ -2,12 +2,15 @@
 
 #include <utility>
 
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/expert_rows/expert_rows.h"
 #include "tensor/transfer.h"
 
 namespace trireme {
 
 BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& params) {
-  return {weights_of(lease, params.attention), weights_of(lease, params.mlp)};
+  return {weights_of(lease, params.attention), weights_of(lease, params.mlp),
+          weights_of(lease, params.experts)};
 }
 
 BlockActivations lay_out_activations(ArenaCursor& arena, const LayerShape& shape, Keep which,
@@ -86,6 +89,28 @@ BlockForwardScratch lay_out_forward_scratch(ArenaCursor& arena, const LayerShape
 
 namespace {
 
+void fit(const TensorSize& size, TensorView& view) { view.shape = size.shape; }
+
+}  // namespace
+
+BlockActivations fitted(const LayerShape& shape, BlockActivations acts) {
+  BlockActivations::each(
+      shape, [](const TensorSize& size, bool, TensorView& view) { fit(size, view); }, acts);
+  return acts;
+}
+
+BlockGradients fitted(const LayerShape& shape, BlockGradients gradients) {
+  BlockGradients::each(shape, fit, fit, gradients);
+  return gradients;
+}
+
+BlockForwardScratch fitted(const LayerShape& shape, BlockForwardScratch scratch) {
+  fit(shape.wide(shape.config.mlp.ffn), scratch.act_TF);
+  return scratch;
+}
+
+namespace {
+
 /// Of some rows alone.
 NormForward rows_of(NormForward norm, std::int64_t first, std::int64_t count) {
   const auto cut = [&](auto& view) {
@@ -126,23 +151,91 @@ void leave_branch(const LayerPass& pass, const BranchWeights& weights,
                        in_place ? scratch.n_TC : scratch.branch_TC, norm_rows);
 }
 
+/// Whether ranks of the tensor axis have parts of y, or rows that others lack.
+bool is_partial(const LayerPass& pass) {
+  const bool all_home = pass.tensor.residual_tokens(pass.tokens()) < pass.tokens();
+  return pass.tensor.extent() > 1 && (pass.config.mlp.ffn > 0 || !all_home);
+}
+
+/// Rows of x [T, C] that are not of home tokens: what the others have is added to them.
+void clear_others(const LayerPass& pass, TensorView x_TC) {
+  if (!is_partial(pass)) return;
+  const Slice home = home_range(pass.tensor, pass.tokens());
+  const std::int64_t end = home.begin + home.size;
+  clear(pass.context, x_TC.rows(0, home.begin));
+  clear(pass.context, x_TC.rows(end, pass.tokens() - end));
+}
+
+void reduce_experts(const LayerPass& pass, TensorView x_TC) {
+  if (is_partial(pass)) pass.tensor.reduce(x_TC);
+}
+
+/// Of the MLP that all tokens share by a gate.
+WeightedGlu shared_glu(const LayerPass& pass, const BlockActivations& acts) {
+  return {glu_gate(pass.config),
+          acts.mlp.in_TX,
+          acts.experts.gate_T1.reshape({acts.experts.gate_T1.count()}),
+          {},
+          {}};
+}
+
+/// Of a layer with experts: tokens travel while the shared MLP computes.
+void experts_to_activation(const LayerPass& pass, const BlockWeights& weights,
+                           const BlockActivations& acts, const BlockForwardScratch& scratch,
+                           ExpertsForward::Count counts) {
+  ExpertsForward experts(pass, weights.experts, acts.experts);
+  experts.start(scratch.n_TC, counts);
+  if (pass.config.mlp.ffn > 0) {
+    if (pass.config.experts->shared_gate) {
+      column_parallel_forward(pass, acts.mlp.in_TX, scratch.n_TC, weights.mlp.in);
+      shared_gate_forward(pass, weights.experts, acts.experts, scratch.n_TC);
+      weighted_glu_forward(pass.context, scratch.act_TF, shared_glu(pass, acts));
+    } else {
+      mlp_forward(pass, weights.mlp, acts.mlp, scratch.n_TC, scratch.act_TF);
+    }
+  }
+  experts.first_product(scratch.n_TC);
+}
+
+/// From there to y in scratch.branch.
+void leave_experts(const LayerPass& pass, const BlockWeights& weights, const BlockActivations& acts,
+                   const BlockForwardScratch& scratch) {
+  const bool shared = pass.config.mlp.ffn > 0;
+  const TensorView& y_TC = scratch.branch_TC;
+  if (shared)
+    pass.linear_forward(y_TC, scratch.act_TF, weights.mlp.out);
+  else
+    clear_others(pass, y_TC);
+  ExpertsForward(pass, weights.experts, acts.experts)
+      .last_product(y_TC, shared ? Accumulate::kYes : Accumulate::kNo);
+  reduce_experts(pass, y_TC);
+}
+
+/// What a layer's forward pass begins with.
+struct LayerStart {
+  ConstTensorView residual_TC;
+  const KvCache* cache = nullptr;
+  ExpertsForward::Count counts = ExpertsForward::Count::kNo;
+};
+
 /// Everything up to the MLP's activation h, in scratch.act.
 void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
                            const BlockActivations& acts, const BlockForwardScratch& scratch,
-                           ConstTensorView residual_TC, const KvCache* cache) {
+                           const LayerStart& start = {}) {
   const NormConfig& config = pass.config.norm;
   const TensorView n_SC = pass.tensor.residual_rows(scratch.n_TC);
   const TensorView branch_SC = pass.tensor.residual_rows(scratch.branch_TC);
   NormForward norm = forward_of(config, weights.attention.norm, acts.attention.norm);
   norm.y_TC = n_SC;
   norm.x_TC = branch_SC;
-  norm.residual_TC = residual_TC;
-  if (!residual_TC.given()) {
+  norm.residual_TC = start.residual_TC;
+  if (!start.residual_TC.given()) {
     norm.x_TC = acts.attention.norm.s_TC;
     norm.sum_TC = {};
   }
   norm_forward(pass.context, norm);
-  attend_forward(pass, weights.attention, acts.attention, scratch.attention, scratch.n_TC, cache);
+  attend_forward(pass, weights.attention, acts.attention, scratch.attention, scratch.n_TC,
+                 start.cache);
 
   norm = forward_of(config, weights.mlp.norm, acts.mlp.norm);
   norm.y_TC = n_SC;
@@ -153,6 +246,7 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
   };
   leave_branch(pass, weights.attention, acts.attention, scratch, acts.attention.attended_TX,
                norm_rows);
+  if (pass.config.experts) return experts_to_activation(pass, weights, acts, scratch, start.counts);
   mlp_forward(pass, weights.mlp, acts.mlp, scratch.n_TC, scratch.act_TF);
 }
 
@@ -161,7 +255,9 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
 void block_forward(const LayerPass& pass, const BlockWeights& weights, const BlockActivations& acts,
                    const BlockForwardScratch& scratch, ConstTensorView residual_TC,
                    const KvCache* cache) {
-  forward_to_activation(pass, weights, acts, scratch, residual_TC, cache);
+  forward_to_activation(pass, weights, acts, scratch,
+                        {residual_TC, cache, ExpertsForward::Count::kYes});
+  if (pass.config.experts) return leave_experts(pass, weights, acts, scratch);
   leave_branch(pass, weights.mlp, acts.mlp, scratch, scratch.act_TF);
 }
 
@@ -169,7 +265,7 @@ void block_recompute(const LayerPass& pass, const BlockWeights& weights,
                      const BlockActivations& acts, const BlockForwardScratch& scratch,
                      Recompute recompute) {
   if (recompute == Recompute::kFull) {
-    forward_to_activation(pass, weights, acts, scratch, {}, nullptr);
+    forward_to_activation(pass, weights, acts, scratch);
     if (pass.config.norm_after())
       leave_branch(pass, weights.mlp, acts.mlp, scratch, scratch.act_TF);
   }
@@ -184,6 +280,58 @@ AttentionBranchBackward attention_of(const LayerPass& pass, const BlockBackwardA
 }
 MlpBackward mlp_of(const LayerPass& pass, const BlockBackwardArgs& of) {
   return {pass, of.sink, of.params.mlp, of.acts.mlp, of.gradients.mlp};
+}
+ExpertsBackward experts_of(const LayerPass& pass, const BlockBackwardArgs& of) {
+  return {pass, of.sink, of.params.experts, of.acts.experts, of.gradients.experts};
+}
+
+/// B of a branch with experts, to the gradient of the stream before it; ds_TC is written.
+void experts_backward_input(const LayerPass& pass, const BlockWeights& weights,
+                            const BlockBackwardArgs& args, TensorView ds_TC) {
+  const MlpBackward mlp = mlp_of(pass, args);
+  const ExpertsBackward experts = experts_of(pass, args);
+  const TensorView& dn_TC = mlp.left.n_TC;
+  const bool shared = pass.config.mlp.ffn > 0;
+  if (!shared) {
+    clear_others(pass, dn_TC);
+  } else {
+    Pending dy = mlp.start(weights.mlp);
+    if (pass.config.experts->shared_gate) {
+      const WeightedGlu glu = shared_glu(pass, args.acts);
+      mlp.out_input(mlp.left.act_TF, std::move(dy), weights.mlp);
+      weighted_glu_backward(pass.context, mlp.left.din_TX, args.gradients.experts.dgate_T,
+                            mlp.left.act_TF, mlp.left.act_TF, glu);
+      mlp.in_input(weights.mlp);
+      shared_gate_backward(pass, weights.experts, args.acts.experts, args.gradients.experts, dn_TC,
+                           ds_TC);
+    } else {
+      mlp_backward(mlp, weights.mlp, std::move(dy));
+      mlp.in_input(weights.mlp);
+    }
+  }
+  experts.input(weights.experts, mlp.left.dy_TC, dn_TC,
+                shared ? Accumulate::kYes : Accumulate::kNo);
+  reduce_experts(pass, dn_TC);
+  mlp.norm(weights.mlp, ds_TC);
+}
+
+/// W of that branch; `n`: its rows are all here where the shared MLP reads them.
+void experts_backward_weight(const LayerPass& pass, const BlockBackwardArgs& args, Pending n) {
+  const MlpBackward mlp = mlp_of(pass, args);
+  const ExpertsBackward experts = experts_of(pass, args);
+  experts.weight(mlp.left.n_TC, mlp.left.dy_TC);
+  if (pass.config.mlp.ffn > 0) mlp.out_weight(mlp.left.act_TF);
+  n.wait();
+  if (pass.config.mlp.ffn == 0) return;
+  mlp.in_weight();
+  if (pass.config.experts->shared_gate)
+    linear_backward_weight(pass.context, gradients_of(args.sink, args.params.experts.shared_gate),
+                           args.gradients.experts.dgate_logits_T1, mlp.left.n_TC);
+}
+/// The rows of n that other ranks of the tensor axis have.
+Pending start_gather_n(const LayerPass& pass, const MlpBackward& mlp) {
+  if (pass.config.experts && pass.config.mlp.ffn == 0) return {};
+  return pass.tensor.start_all_gather(mlp.left.n_TC);
 }
 
 void add_kept(const AttentionBranchBackward& attention, const MlpBackward& mlp) {
@@ -201,9 +349,13 @@ void block_backward_input(const LayerPass& pass, const BlockWeights& weights,
   const AttentionBranchBackward attention = attention_of(pass, args);
   const MlpBackward mlp = mlp_of(pass, args);
   const TensorView ds2_TC = attention.left.dy_TC;
-  mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp));
-  mlp.in_input_reduced(weights.mlp, ds2_TC);
-  mlp.norm(weights.mlp, ds2_TC);
+  if (pass.config.experts) {
+    experts_backward_input(pass, weights, args, ds2_TC);
+  } else {
+    mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp));
+    mlp.in_input_reduced(weights.mlp, ds2_TC);
+    mlp.norm(weights.mlp, ds2_TC);
+  }
   attend_backward(attention, weights.attention, scratch, attention.start(weights.attention));
   attention.in_input_reduced(weights.attention, ds1_TC);
   attention.norm(weights.attention, ds1_TC);
@@ -212,13 +364,17 @@ void block_backward_input(const LayerPass& pass, const BlockWeights& weights,
 void block_backward_weight(const LayerPass& pass, const BlockBackwardArgs& args) {
   const AttentionBranchBackward attention = attention_of(pass, args);
   const MlpBackward mlp = mlp_of(pass, args);
-  Pending n2 = pass.tensor.start_all_gather(mlp.left.n_TC);
+  Pending n2 = start_gather_n(pass, mlp);
   Pending n1 = pass.tensor.start_all_gather(attention.left.n_TC);
   add_kept(attention, mlp);
-  mlp.out_weight(mlp.left.act_TF);
+  if (!pass.config.experts) mlp.out_weight(mlp.left.act_TF);
   attention.out_weight(attention.acts.attended_TX);
-  n2.wait();
-  mlp.in_weight();
+  if (pass.config.experts) {
+    experts_backward_weight(pass, args, std::move(n2));
+  } else {
+    n2.wait();
+    mlp.in_weight();
+  }
   n1.wait();
   attention.in_weight();
 }
@@ -245,6 +401,10 @@ void block_backward(const LayerPass& pass, const BlockWeights& weights,
   const AttentionBranchBackward attention = attention_of(pass, args);
   const MlpBackward mlp = mlp_of(pass, args);
   const TensorAxis& tensor = pass.tensor;
+  if (pass.config.experts) {
+    block_backward_input(pass, weights, args, scratch, ds1_TC);
+    return block_backward_weight(pass, args);
+  }
   if (pass.fp8 != nullptr && tensor.extent() == 1)
     return block_backward_alone(weights, attention, mlp, scratch, ds1_TC);
   mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp));

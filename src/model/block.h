@@ -1,10 +1,11 @@
 #pragma once
 // One transformer layer: a residual stream s with two branches.
-//   s1 = s + x;   o = attention(norm(s1));   s2 = s1 + o;   y = mlp(norm(s2))
+//   s1 = s + x;   o = attention(norm(s1));   s2 = s1 + o;   y = mlp(norm(s2)) or experts(norm(s2))
 // x is the branch of the layer before, y that for the next: adds are fused into the norm behind.
 // A branch has its norm there, behind its last product, or both (NormPlace).
 
 #include "model/attention.h"
+#include "model/experts.h"
 #include "model/mlp.h"
 
 namespace trireme {
@@ -12,6 +13,7 @@ namespace trireme {
 struct BlockWeights {
   AttentionWeights attention;
   BranchWeights mlp;
+  ExpertsWeights experts;
 };
 BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& params);
 
@@ -19,6 +21,7 @@ BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& param
 struct BlockActivations {
   AttentionActivations attention;
   BranchActivations mlp;
+  ExpertsActivations experts;
 
   template <class Visit, class... Of>
   static void each(const LayerShape& shape, const Visit& visit, Of&... of) {
@@ -26,6 +29,13 @@ struct BlockActivations {
     AttentionActivations::each(shape, visit, of.attention...);
     visit(shape.residual(), shape.recompute == Recompute::kFull, of.mlp.norm.s_TC...);
     BranchActivations::each(shape, shape.config.mlp.up_size(), visit, of.mlp...);
+    ExpertsActivations::each(shape, visit, of.experts...);
+  }
+  /// What W reads as the forward pass or R has left it: `visit(size, view...)`.
+  template <class Visit, class... Of>
+  static void each_of_weight(const LayerShape& shape, const Visit& visit, Of&... of) {
+    visit(shape.wide(shape.config.attention.q_size()), of.attention.attended_TX...);
+    ExpertsActivations::each_of_weight(shape, visit, of.experts...);
   }
 };
 /// Which of them: those that each layer keeps from forward to backward, or those that layers share,
@@ -43,14 +53,20 @@ BlockActivations with_recomputed(const LayerShape& shape, BlockActivations activ
 struct BlockGradients {
   AttentionGradients attention;
   MlpGradients mlp;
+  ExpertsGradients experts;
 
   template <class Own, class Exchanged, class... Acts>
   static void each(const LayerShape& shape, const Own& own, const Exchanged& exchanged,
                    BlockGradients& of, Acts&... acts) {
     AttentionGradients::each(shape, own, exchanged, of.attention, acts.attention...);
     MlpGradients::each(shape, own, exchanged, of.mlp, acts.mlp...);
+    ExpertsGradients::each(shape, own, of.experts);
   }
 };
+/// Layers share memory that is laid out for the largest of each tensor (largest_layer): those of
+/// one layer.
+BlockActivations fitted(const LayerShape& shape, BlockActivations activations);
+BlockGradients fitted(const LayerShape& shape, BlockGradients gradients);
 /// All that have memory of their own, but for mlp.dy, the gradient of the layer's output stream.
 BlockGradients lay_out_gradients(ArenaCursor& arena, const LayerShape& shape);
 /// The activations that are exchanged, once more.
@@ -66,6 +82,7 @@ struct BlockForwardScratch {
   TensorView n_TC, act_TF;
   ContextAxis::Buffers attention;
 };
+BlockForwardScratch fitted(const LayerShape& shape, BlockForwardScratch scratch);
 BlockForwardScratch lay_out_forward_scratch(ArenaCursor& arena, const LayerShape& shape);
 
 /// `residual_TC` is s (not given for the first layer, whose s1 is already set).
@@ -82,12 +99,23 @@ void block_recompute(const LayerPass& pass, const BlockWeights& weights,
 struct LayerTransitions {
   int all_gathers = 0, reduces = 0;
 };
-inline constexpr LayerTransitions kForwardTransitions{2, 2};  // n of each branch; y of each
+/// n of each branch; y of each. Experts read the residual rows, and what they make is reduced with
+/// what the shared MLP makes, or where the residual stream has all rows.
+inline LayerTransitions forward_transitions(const LayerConfig& layer, bool sequence_parallel) {
+  if (!layer.experts) return {2, 2};
+  const bool shared = layer.mlp.ffn > 0;
+  return {shared ? 2 : 1, shared || !sequence_parallel ? 2 : 1};
+}
 /// Full: up to the activation; with a norm behind y, that too.
 inline LayerTransitions recompute_transitions(const LayerConfig& layer) {
+  if (layer.experts) return {layer.mlp.ffn > 0 ? 2 : 1, 1};
   return {2, layer.norm_after() ? 2 : 1};
 }
-inline constexpr LayerTransitions kBackwardTransitions{4, 2};  // dy and n of each; dn of each
+/// dy and n of each branch; dn of each.
+inline LayerTransitions backward_transitions(const LayerConfig& layer, bool sequence_parallel) {
+  const LayerTransitions forward = forward_transitions(layer, sequence_parallel);
+  return {2 * forward.all_gathers, forward.reduces};
+}
 
 /// What the backward pass of a layer reads and writes beside its weights.
 struct BlockBackwardArgs {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/attention/attention.h"
+#include "model/batch_invariance.h"
 #include "model/fp8_linear.h"
 #include "model/linear.h"
 #include "model/norm.h"
@@ -16,6 +17,8 @@
 #include "parallel/tensor_axis.h"
 
 namespace trireme {
+
+struct ExpertsPass;
 
 /// For one layer and micro-batch.
 struct LayerPass {
@@ -29,16 +32,25 @@ struct LayerPass {
   const Fp8Products* fp8 = nullptr;  ///< where products are in fp8
   /// In generation, which reads fp8 weights as bf16: room for the largest.
   TensorView widened = {};
+  const ExpertsPass* experts = nullptr;  ///< in a model with experts
+  std::int64_t index = 0;                ///< of the layer in the model
 
+  [[nodiscard]] std::int64_t tokens() const { return positions.shape[0]; }
+  /// Rows of a product may be made in parts, as they travel (TensorAxis), and have the same bits
+  /// all at once: a library's products of few rows do not promise that on every CPU. A GPU's kernel
+  /// is chosen by size, and is measured.
+  [[nodiscard]] bool takes_parts() const { return tensor.extent() > 1 && !context.on_gpu(); }
   void linear_forward(TensorView y_TN, ConstTensorView x_TK, const LinearWeights& weights,
                       const LinearEpilogue& epilogue = {}) const {
     if (weights.fp8 != nullptr && fp8 != nullptr)
       return fp8->forward(y_TN, x_TK, weights, epilogue);
+    const BatchInvariance alone(context, takes_parts());
     trireme::linear_forward(context, y_TN, x_TK, widen(context, weights, widened), epilogue);
   }
   void linear_backward_input(TensorView dx_TK, ConstTensorView dy_TN, const LinearWeights& weights,
                              const LinearEpilogue& epilogue = {}) const {
     if (weights.fp8 != nullptr) return fp8->backward_input(dx_TK, dy_TN, weights, epilogue);
+    const BatchInvariance alone(context, takes_parts());
     trireme::linear_backward_input(context, dx_TK, dy_TN, weights, epilogue);
   }
   void linear_backward_weight(const LinearGradients& gradients, ConstTensorView dy_TN,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/gemm/gemm.h"
+#include "model/batch_invariance.h"
 #include "model/walk.h"
 #include "tensor/transfer.h"
 
@@ -36,30 +37,20 @@ std::int64_t widest_fp8_weight(const ModelParams& params, const ParamStore& stor
   return most;
 }
 
-/// Products see each row alone while it lives.
-class BatchInvariance {
- public:
-  BatchInvariance(Context& context, bool wanted) : context_(context) {
-    context_.set_batch_invariant(wanted);
-  }
-  ~BatchInvariance() { context_.set_batch_invariant(false); }
-  BatchInvariance(const BatchInvariance&) = delete;
-  BatchInvariance& operator=(const BatchInvariance&) = delete;
-
- private:
-  Context& context_;
-};
-
 }  // namespace
 
 Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams& params,
                  const ParamStore& store, const DecoderShape& shape, DecoderMesh peers)
     : context_(context),
       config_(config),
-      local_(config_of_rank(config, peers.tensor.rank())),
+      local_(config_of_rank(config, peers.tensor.rank(), peers.expert.cut().tensor)),
+      largest_(largest_layer(local_)),
       chunk_(only_chunk(params)),
       store_(store),
       tensor_(peers.tensor),
+      expert_(peers.expert),
+      places_of_experts_(peers.places.empty() ? expert_places(config, expert_.cut().expert.extent)
+                                              : std::move(peers.places)),
       vocabulary_(vocabulary_part(config.vocab_size, tensor_.rank())),
       shape_(shape),
       pages_(shape.sequences, PageTable::pages_of(shape.length), shape.pages_of_all()),
@@ -132,14 +123,23 @@ std::span<const float> Decoder::logits(std::size_t i) const {
   return std::span(host_logits_).subspan(i * vocabulary, vocabulary);
 }
 
-Decoder::Buffers Decoder::lay_out(ArenaCursor& arena, std::int64_t tokens) const {
-  LayerShape shape{local_.layer(0), local_.hidden};
+LayerShape Decoder::layer_shape(std::int64_t tokens) const {
+  LayerShape shape{largest_, local_.hidden};
   shape.tokens = shape.residual_tokens = tokens;
   shape.compute = store_.compute();
+  shape.tensor_extent = tensor_.extent();
+  shape.expert = expert_.cut();
+  return shape;
+}
+
+Decoder::Buffers Decoder::lay_out(ArenaCursor& arena, std::int64_t tokens) const {
+  const LayerShape shape = layer_shape(tokens);
   Buffers buffers;
   for (BlockActivations& acts : buffers.acts)
     acts = lay_out_activations(arena, shape, Keep::kEachLayer);
+  for (BlockActivations& acts : buffers.acts) acts.experts.route = std::make_shared<ExpertRoute>();
   buffers.scratch = lay_out_forward_scratch(arena, shape);
+  buffers.experts = lay_out_experts_scratch(arena, shape);
   if (!chunk_.range.head) buffers.out_SC = arena.take(shape.compute, {tokens, config_.hidden});
   return buffers;
 }
@@ -219,8 +219,11 @@ void Decoder::forward(int /*chunk*/, int /*micro_batch*/) {
   AttentionMask mask;
   mask.q = {&range, 1};
   const ConstTensorView positions = first(positions_);
-  const ModelPass pass{context_,  local_, tensor_, context_axis_,  ropes_,
-                       positions, mask,   nullptr, widened_.view()};
+  const ExpertsPass experts{expert_, places_of_experts_, buffers_.experts};
+  const ModelPass pass{
+      context_,  local_, tensor_, context_axis_,   ropes_,
+      positions, mask,   nullptr, widened_.view(), largest_.experts ? &experts : nullptr};
+  const LayerShape shape = layer_shape(tokens_);
   const bool head = chunk_.range.head && wanted_ > 0;
   // A gather must not be under way when nobody comes for it.
   const std::size_t unread = chunk_.range.head && !head ? 2 : 0;
@@ -238,8 +241,8 @@ void Decoder::forward(int /*chunk*/, int /*micro_batch*/) {
   for (LayerCache& cache : caches_)
     caches.push_back({cache.k.view(), cache.v.view(), ordered_k_.view(), ordered_v_.view(),
                       tokens[cache.places]});
-  const ConstTensorView stream =
-      forward_layers(pass, weights, chunk_, {buffers_.acts, kInTurns}, buffers_.scratch, caches);
+  const ConstTensorView stream = forward_layers(
+      pass, weights, chunk_, {shape, buffers_.acts, kInTurns}, buffers_.scratch, caches);
   if (!chunk_.range.head) {
     leave_part(context_, buffers_.out_SC, buffers_.scratch.branch_TC, stream);
   } else if (head) {

@@ -41,9 +41,12 @@ struct DecoderShape {
 /// Where a decoder meets those that have the rest of the model; alone by default.
 struct DecoderMesh {
   TensorAxis tensor;
+  ExpertAxis expert = {};
   /// Of a forward pass through all stages what is done here; at first the forward of one stage.
   std::vector<ProgramStep> pass = std::vector<ProgramStep>(1);
   StageLinks* links = nullptr;
+  /// Of each layer of the model; none: neighbours together.
+  std::vector<ExpertPlaces> places = {};
 };
 
 /// Runs a model over sequences that grow, keys and values of earlier tokens kept in a cache: the
@@ -86,6 +89,7 @@ class Decoder final : private ForwardProgram {
   struct Buffers {  // memory of the tokens of a pass: two layers' activations in turns
     std::array<BlockActivations, 2> acts;
     BlockForwardScratch scratch;
+    ExpertsScratch experts;
     TensorView out_SC;  // for the stage behind
   };
   /// Of a pass's tokens, those that want logits last.
@@ -98,6 +102,7 @@ class Decoder final : private ForwardProgram {
     std::optional<PageRing> ring;  ///< none: in the pages of `pages_`
     Buffer rows, table;
   };
+  [[nodiscard]] LayerShape layer_shape(std::int64_t tokens) const;
   Buffers lay_out(ArenaCursor& arena, std::int64_t tokens) const;
   void begin_pass(std::span<const Part> parts);
   void run_head(const ModelPass& pass, WeightReader& weights, ConstTensorView residual_TC);
@@ -116,9 +121,12 @@ class Decoder final : private ForwardProgram {
   Context& context_;
   const ModelConfig& config_;
   const ModelConfig local_;  // of this tensor-parallel rank
+  const LayerConfig largest_;
   const ChunkParams& chunk_;
   const ParamStore& store_;
   const TensorAxis tensor_;
+  const ExpertAxis expert_;
+  const std::vector<ExpertPlaces> places_of_experts_;
   const VocabularyPart vocabulary_;
   ContextAxis context_axis_;
   const DecoderShape shape_;

@@ -1,22 +1,36 @@
 #include "model/flops.h"
 
-#include "model/param_table.h"
-
 namespace trireme {
 
 ParameterCount count_parameters(const ModelConfig& config) {
-  const ModelParams params = declare_params(config);
+  return count_parameters(config, declare_params(config));
+}
+
+ParameterCount count_parameters(const ModelConfig& config, const ModelParams& params) {
   const ChunkParams& whole = params.chunks.front();
+  const int first_layer = params.block_of(whole.blocks.front().attention.in.weight.first);
   ParameterCount count;
+  std::vector<std::int64_t> of_experts(config.layers.size(), 0);
   for (const ParamMeta& meta : params.metas) {
     if (meta.shares != kNoParam) continue;
-    count.total += meta.shape.count();
+    const std::int64_t elements = meta.shape.count();
+    count.total += elements;
+    if (meta.view == MeshView::kExpert) {
+      of_experts.at(static_cast<std::size_t>(meta.block - first_layer)) += elements;
+      continue;
+    }
+    count.active += elements;
     const auto index = static_cast<ParamIndex>(&meta - params.metas.data());
     const bool looked_up = index == whole.embedding || index == whole.position_embedding;
     if (meta.shape.rank() == 2 && (!looked_up || index == whole.head))
-      count.multiplying += meta.shape.count();
+      count.multiplying += elements;
   }
-  count.active = count.total;
+  for (std::size_t i = 0; i < of_experts.size(); ++i) {
+    const auto& experts = config.layers[i].experts;
+    const std::int64_t used = experts ? of_experts[i] / experts->count * experts->chosen : 0;
+    count.active += used;
+    count.multiplying += used;
+  }
   return count;
 }
 

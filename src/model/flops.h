@@ -1,16 +1,19 @@
 #pragma once
 
 #include "config/model_config.h"
+#include "model/param_table.h"
 
 namespace trireme {
 
 struct ParameterCount {
   std::int64_t total = 0;
-  std::int64_t active = 0;  ///< used for one token; fewer than total with experts
-  std::int64_t multiplying =
-      0;  ///< elements of weights that multiply activations, the head also when tied
+  std::int64_t active = 0;  ///< used for one token: of a layer's experts those that it has chosen
+  std::int64_t multiplying = 0;  ///< elements of weights that multiply activations, the head also
+                                 ///< when tied, experts as active
 };
 ParameterCount count_parameters(const ModelConfig& config);
+/// `params` as declared for the whole model.
+ParameterCount count_parameters(const ModelConfig& config, const ModelParams& params);
 
 /// 6 * multiplying + 6 * layers * heads * head_dim * T: all passes, causal attention once.
 std::int64_t model_flops_per_token(const ModelConfig& config, std::int64_t sequence_length);

@@ -40,12 +40,28 @@ std::int64_t attention_bytes(const ModelConfig& of_rank, std::int64_t sequences,
                                kAttentionTurnTileMin);
 }
 
+/// Of routing and experts' products; every pass routes.
+std::int64_t experts_bytes(const ModelConfig& of_rank, const StageShape& shape) {
+  using namespace gpu_scratch;
+  const int ranks = shape.cut.expert.ranks();
+  const std::int64_t tokens = shape.local_tokens() * ranks;
+  std::int64_t most = 0;
+  for (const LayerConfig& layer : of_rank.layers) {
+    if (!layer.experts) continue;
+    const std::int64_t here = ceil_div(layer.experts->count, shape.cut.expert.expert.extent);
+    most = std::max({most, router_backward_bytes(tokens), expert_rows_bytes(tokens, here),
+                     grouped_weights_floats(ranks) * std::int64_t{sizeof(float)}});
+  }
+  return most;
+}
+
 }  // namespace
 
 std::int64_t gpu_scratch_bytes(const ModelConfig& of_rank, const StageShape& shape) {
   using namespace gpu_scratch;
   const std::int64_t tokens = shape.local_tokens();
-  std::int64_t most = kProductWorkspaceBytes + kProductAlignment;
+  std::int64_t most =
+      std::max(kProductWorkspaceBytes + kProductAlignment, experts_bytes(of_rank, shape));
   if (shape.purpose == StagePurpose::kEvaluation) return most;
   most = std::max({most, embedding_backward_bytes(tokens, of_rank.vocab_size),
                    embedding_backward_bytes(tokens, of_rank.max_positions)});

@@ -2,6 +2,7 @@
 
 #include "config/run_config.h"
 #include "parallel/context_axis.h"
+#include "parallel/expert_place.h"
 #include "tensor/arena.h"
 
 namespace trireme {
@@ -16,8 +17,17 @@ struct LayerShape {
   int context_extent = 1;
   ContextMethod context_method = ContextMethod::kRing;
   Recompute recompute = Recompute::kNone;
+  int tensor_extent = 1;
+  bool sequence_parallel = false;
+  ExpertCut expert = {};
   bool split = false;  ///< B and W are apart: each layer keeps what W needs
 
+  /// The same of another layer.
+  [[nodiscard]] LayerShape of(const LayerConfig& other) const {
+    return {other,          hidden,         sequences, tokens,        residual_tokens,   compute,
+            context_extent, context_method, recompute, tensor_extent, sequence_parallel, expert,
+            split};
+  }
   [[nodiscard]] TensorSize wide(std::int64_t columns) const { return {compute, {tokens, columns}}; }
   [[nodiscard]] TensorSize residual() const { return {compute, {residual_tokens, hidden}}; }
   [[nodiscard]] TensorSize statistic(std::int64_t heads) const {
@@ -25,11 +35,26 @@ struct LayerShape {
   }
   [[nodiscard]] TensorSize of_q_and_k() const { return {DType::kF32, {2, tokens}}; }
   [[nodiscard]] TensorSize row() const { return {DType::kF32, {residual_tokens}}; }
+  /// Of layers with experts: tokens that a rank routes, those that come to it at most, and their
+  /// rows.
+  [[nodiscard]] std::int64_t home_tokens() const {
+    return sequence_parallel ? residual_tokens : ceil_div(tokens, tensor_extent);
+  }
+  [[nodiscard]] std::int64_t received_tokens() const { return expert.ranks() * home_tokens(); }
+  [[nodiscard]] std::int64_t local_experts() const {
+    return ceil_div(config.experts->count, expert.expert.extent);
+  }
+  [[nodiscard]] std::int64_t expert_rows() const {
+    return received_tokens() * std::min(config.experts->chosen, local_experts());
+  }
   /// What B leaves for W takes the memory of activations that have no use after B. With full
   /// recomputation layers share those: there is nothing to exchange.
   [[nodiscard]] bool exchanges() const { return split && recompute != Recompute::kFull; }
   /// The same for a tensor of all tokens and one of residual rows.
   [[nodiscard]] bool exchanges_residual() const { return exchanges() && residual_tokens == tokens; }
 };
+
+/// What buffers that the layers of a model share are laid out for.
+LayerConfig largest_layer(const ModelConfig& config);
 
 }  // namespace trireme

@@ -6,6 +6,7 @@ namespace trireme {
 
 LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params) {
   LinearWeights weights;
+  if (!params.weight.given()) return weights;  // a layer has experts alone
   if (params.fp8) {
     weights.fp8 = &*params.fp8;
     weights.lease = &lease;

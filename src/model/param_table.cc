@@ -11,7 +11,7 @@ namespace {
 /// Appends parameters in the order in which they lie in memory.
 class Table {
  public:
-  explicit Table(const ModelConfig& config) : config_(config) {}
+  Table(const ModelConfig& config, const ExpertSet& experts) : config_(config), experts_(experts) {}
 
   ParamIndex add(std::string name, Shape shape, ParamInit init, Fuse fuse = Fuse::kNo) {
     ParamMeta meta;
@@ -97,6 +97,40 @@ class Table {
     return of;
   }
 
+  /// Of all experts: `names` of gate, up and down. Fused by expert, up to each rank's.
+  void experts(const std::string& prefix, std::int64_t layer, const char* const (&names)[3],
+               ExpertsParams& to) {
+    const ExpertsConfig& config = *config_.layer(layer).experts;
+    const ExpertPlaces places = experts_.places != nullptr
+                                    ? (*experts_.places)[static_cast<std::size_t>(layer)]
+                                    : ExpertPlaces(config.count, experts_.expert.extent);
+    const std::vector<std::int32_t> here = places.experts_of(experts_.expert.index);
+    const CutSegment ffn{config.ffn, config.ffn};
+    const auto add_one = [&](std::int32_t expert, const char* name, const Shape& shape, int cut_dim,
+                             ParamRange& range) {
+      const ParamIndex index = add(fmt::format("{}{}.{}.weight", prefix, expert, name), shape,
+                                   normal_init(), range.given() ? Fuse::kWithPrevious : Fuse::kNo);
+      ParamMeta& meta = params.metas[index];
+      meta.set_by_product = true;
+      meta.view = MeshView::kExpert;
+      meta.cut = {cut_dim, {ffn}};
+      if (!range.given()) range.first = index;
+      range.last = index;
+    };
+    for (const std::int32_t expert : here) {
+      add_one(expert, names[0], {config.ffn, config_.hidden}, 0, to.in);
+      add_one(expert, names[1], {config.ffn, config_.hidden}, 0, to.in);
+    }
+    for (const std::int32_t expert : here)
+      add_one(expert, names[2], {config_.hidden, config.ffn}, 1, to.out);
+  }
+  /// Of tokens that ranks of the tensor axis have shares of.
+  LinearParams of_own_tokens(const std::string& name, std::int64_t out) {
+    const LinearParams linear = this->linear("", {{name.c_str(), {{out, 0}}}}, hidden(), false);
+    params.metas[linear.weight.first].partial = TensorPartial::kWithHeads;
+    return linear;
+  }
+
   [[nodiscard]] Columns hidden() const { return {{config_.hidden, 0}}; }
   static CutSegment ffn(const LayerConfig& of) { return {of.mlp.ffn, of.mlp.ffn}; }
   static CutSegment heads(const LayerConfig& of) {
@@ -122,8 +156,23 @@ class Table {
   }
 
   const ModelConfig& config_;
+  const ExpertSet& experts_;
   int block_ = -1;
 };
+
+/// Where a family has the experts of a layer.
+void declare_experts(Table& table, const ModelConfig& config, std::int64_t layer,
+                     const std::string& prefix, BlockParams& block) {
+  const ExpertsConfig& experts = *config.layer(layer).experts;
+  const bool mixtral = config.family == Family::kMixtral;
+  const std::string branch = prefix + (mixtral ? "block_sparse_moe." : "mlp.");
+  block.experts.router = table.of_own_tokens(branch + "gate", experts.count);
+  if (experts.shared_gate)
+    block.experts.shared_gate = table.of_own_tokens(branch + "shared_expert_gate", 1);
+  static constexpr const char *kNames[] = {"gate_proj", "up_proj", "down_proj"},
+                              *kMixtral[] = {"w1", "w3", "w2"};
+  table.experts(branch + "experts.", layer, mixtral ? kMixtral : kNames, block.experts);
+}
 
 BlockParams llama_block(Table& table, const ModelConfig& config, const LayerConfig& layer,
                         const std::string& prefix) {
@@ -156,9 +205,12 @@ BlockParams llama_block(Table& table, const ModelConfig& config, const LayerConf
         table.norm(layer.norm_after() ? prefix + "pre_feedforward_layernorm" : behind_attention,
                    config.hidden);
   }
-  block.mlp.in =
-      table.linear(mlp, {{"gate_proj", {ffn}}, {"up_proj", {ffn}}}, table.hidden(), layer.mlp.bias);
-  block.mlp.out = table.linear(mlp, {{"down_proj", table.hidden()}}, {ffn}, layer.mlp.bias);
+  if (layer.mlp.ffn > 0) {
+    const std::string prefix_of = layer.experts ? mlp + "shared_expert." : mlp;
+    block.mlp.in = table.linear(prefix_of, {{"gate_proj", {ffn}}, {"up_proj", {ffn}}},
+                                table.hidden(), layer.mlp.bias);
+    block.mlp.out = table.linear(prefix_of, {{"down_proj", table.hidden()}}, {ffn}, layer.mlp.bias);
+  }
   if (layer.norm_after())
     block.mlp.post_norm = table.norm(prefix + "post_feedforward_layernorm", config.hidden);
   return block;
@@ -198,10 +250,12 @@ void declare_layers(Table& table, const ModelConfig& config, ChunkParams& chunk)
   const std::int64_t first = chunk.range.first_layer;
   for (std::int64_t layer = first; layer < first + chunk.range.layers; ++layer) {
     table.next_block();
+    const std::string prefix = fmt::format("model.layers.{}.", layer);
     chunk.blocks.push_back(gpt2 ? gpt2_block(table, config, config.layer(layer),
                                              fmt::format("transformer.h.{}.", layer))
-                                : llama_block(table, config, config.layer(layer),
-                                              fmt::format("model.layers.{}.", layer)));
+                                : llama_block(table, config, config.layer(layer), prefix));
+    if (config.layer(layer).experts)
+      declare_experts(table, config, layer, prefix, chunk.blocks.back());
   }
 }
 
@@ -234,8 +288,25 @@ void declare_tied_head(Table& table, const ModelConfig& config, ParamIndex embed
 
 }  // namespace
 
-ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange> chunks) {
-  Table table(config);
+std::vector<ExpertPlaces> expert_places(const ModelConfig& config, int extent,
+                                        const std::vector<std::vector<std::int32_t>>& rank_of) {
+  std::vector<ExpertPlaces> places;
+  for (std::size_t layer = 0; layer < config.layers.size(); ++layer) {
+    const auto& experts = config.layers[layer].experts;
+    if (!experts) {
+      places.emplace_back(0, extent);
+    } else if (rank_of.empty()) {
+      places.emplace_back(experts->count, extent);
+    } else {
+      places.emplace_back(rank_of[layer], extent);
+    }
+  }
+  return places;
+}
+
+ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange> chunks,
+                           const ExpertSet& experts) {
+  Table table(config, experts);
   ModelParams& params = table.params;
   ParamIndex embedding = kNoParam;
   for (const ChunkRange& range : chunks) {
@@ -302,7 +373,7 @@ void declare_fp8(ModelParams& params, const ModelConfig& config, const Fp8Precis
   }
 }
 
-ModelConfig config_of_rank(const ModelConfig& config, AxisRank rank) {
+ModelConfig config_of_rank(const ModelConfig& config, AxisRank rank, AxisRank expert_tensor) {
   ModelConfig local = config;
   for (LayerConfig& layer : local.layers) {
     AttentionConfig& attention = layer.attention;
@@ -310,6 +381,7 @@ ModelConfig config_of_rank(const ModelConfig& config, AxisRank rank) {
     attention.kv_heads =
         attention.kv_heads >= rank.extent ? div_exact(attention.kv_heads, rank.extent) : 1;
     layer.mlp.ffn = div_exact(layer.mlp.ffn, rank.extent);
+    if (layer.experts) layer.experts->ffn = div_exact(layer.experts->ffn, expert_tensor.extent);
   }
   return local;
 }

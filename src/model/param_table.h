@@ -8,6 +8,7 @@
 
 #include "config/model_config.h"
 #include "config/run_config.h"
+#include "parallel/expert_place.h"
 #include "store/param.h"
 #include "tensor/quantized_view.h"
 
@@ -38,9 +39,16 @@ struct AttentionParams : BranchParams {
 };
 /// in: rows gate, up; GPT-2: c_fc.
 using MlpParams = BranchParams;
+/// The experts of a layer that are on this rank, beside the MLP that all tokens share.
+struct ExpertsParams {
+  LinearParams router, shared_gate;
+  ParamIndex bias = kNoParam;  ///< of the choice (ExpertsConfig::has_bias)
+  ParamRange in, out;          ///< rows gate, up of each expert; down of each
+};
 struct BlockParams {
   AttentionParams attention;
   MlpParams mlp;
+  ExpertsParams experts;
 
   /// The four products.
   template <class Self, class F>
@@ -51,6 +59,15 @@ struct BlockParams {
     f(block.mlp.out);
   }
 };
+
+/// Which experts of each layer of a model a rank of the expert axis has.
+struct ExpertSet {
+  AxisRank expert;
+  const std::vector<ExpertPlaces>* places = nullptr;  ///< of each layer; null: neighbours together
+};
+/// Of each layer of a model, by default or as `rank_of` has it: [layers][experts].
+std::vector<ExpertPlaces> expert_places(const ModelConfig& config, int extent,
+                                        const std::vector<std::vector<std::int32_t>>& rank_of = {});
 
 /// A part of the model that follows one after the other: a virtual stage of a pipeline.
 struct ChunkRange {
@@ -89,7 +106,10 @@ inline constexpr std::int64_t kVocabularyRowAlignment = 16;
 /// copy. Initial values: weights N(0, init_std), GPT-2's two residual projections N(0,
 /// init_std / sqrt(2 L)), biases 0, norms 1 less their offset (transformers' _init_weights for each
 /// family).
-ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange> chunks);
+///
+/// Of the experts a rank has those that `experts` names, by default all.
+ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange> chunks,
+                           const ExpertSet& experts = {});
 /// Of the whole model.
 ModelParams declare_params(const ModelConfig& config);
 
@@ -101,8 +121,8 @@ void declare_fp8(ModelParams& params, const ModelConfig& config, const Fp8Precis
 /// all.
 constexpr std::int64_t fp8_block(Fp8Recipe recipe) { return recipe == Fp8Recipe::kBlock ? 128 : 0; }
 
-/// The model that a tensor-parallel rank's layers compute: its heads and columns of the MLP. KV
-/// heads fewer than ranks are held by several. The extents divide (plan/resolve).
-ModelConfig config_of_rank(const ModelConfig& config, AxisRank rank);
+/// The model that a tensor-parallel rank's layers compute: its heads and columns of the MLP, and of
+/// experts. KV heads fewer than ranks are held by several. The extents divide (plan/resolve).
+ModelConfig config_of_rank(const ModelConfig& config, AxisRank rank, AxisRank expert_tensor = {});
 
 }  // namespace trireme

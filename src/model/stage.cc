@@ -23,7 +23,7 @@ Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& par
              ParamStore& store, const StageShape& shape, StageAxes axes)
     : context_(context),
       config_(config),
-      local_(config_of_rank(config, shape.cut.tensor)),
+      local_(config_of_rank(config, shape.cut.tensor, shape.cut.expert.tensor)),
       params_(params),
       store_(store),
       shape_(shape),
@@ -31,19 +31,22 @@ Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& par
       vocabulary_(vocabulary_part(config.vocab_size, shape.cut.tensor)),
       memory_(context.device(),
               static_cast<std::size_t>(buffer_bytes(config, shape, store.compute()))),
-      layer_shape_(layer_shape(local_, shape, store.compute())),
+      largest_(largest_layer(local_)),
+      layer_shape_(layer_shape(local_, largest_, shape, store.compute())),
       ropes_(context, config, shape.tokens),
       chunks_(chunks_of(config, shape)),
       loss_sum_(DType::kF64, {1}, context.device()),
       loss_scale_(DType::kF32, {1}, context.device()) {
   expect(context.device().kind == shape.device, "a stage laid out for another device");
-  expect(axes_.tensor.rank() == shape.cut.tensor && axes_.context.rank() == shape.cut.context,
+  expect(axes_.tensor.rank() == shape.cut.tensor && axes_.context.rank() == shape.cut.context &&
+             axes_.expert.cut() == shape.cut.expert,
          "a stage of another cut than its axes");
   expect(params.chunks.size() == chunks_.size(), "{} chunks with parameters of {}", chunks_.size(),
          params.chunks.size());
   ArenaCursor arena(memory_.data());
   buffers_ = lay_out(arena, config, shape, store.compute());
   if (shape_.fp8) fp8_.emplace(Fp8Products{context_, axes_.tensor, *shape_.fp8, buffers_.fp8});
+  if (largest_.experts) prepare_experts();
   for (const ChunkParams& chunk : params.chunks) {
     for (const ActionKind kind :
          {ActionKind::kForward, ActionKind::kRecompute, ActionKind::kBackward})
@@ -58,10 +61,28 @@ void Stage::begin_step(std::span<const MicroBatch> micro_batches, std::int64_t t
   copy_bytes(context_, loss_scale_.view().data, reinterpret_cast<const std::byte*>(&scale),
              sizeof scale);
   evaluating_ = false;
+  begin_experts(experts_balance());
+}
+
+ExpertsBalance Stage::experts_balance() const {
+  ExpertsBalance balance;
+  if (!experts_) return balance;
+  const ExpertsConfig& experts = *largest_.experts;
+  const auto step = static_cast<double>(balance_.step_tokens);
+  balance.aux_factor = static_cast<float>(
+      balance_.aux_coefficient * static_cast<double>(experts.count) /
+      (static_cast<double>(experts.chosen) * static_cast<double>(balance_.scope_tokens) * step));
+  balance.z_factor = static_cast<float>(balance_.z_loss / step);
+  balance.whole_batch = balance_.whole_batch;
+  return balance;
 }
 
 void Stage::rewind() {
   clear(context_, loss_sum_.view());
+  if (experts_ && !evaluating_) {
+    clear(context_, expert_losses_.view());
+    clear(context_, expert_load_.view());
+  }
   store_.gradients().begin_step(context_);
 }
 
@@ -77,7 +98,43 @@ ModelPass Stage::pass_of(const MicroBatch& micro_batch) {
   return {context_,     local_,
           axes_.tensor, axes_.context,
           ropes_,       micro_batch.positions,
-          mask,         fp8_ ? &*fp8_ : nullptr};
+          mask,         fp8_ ? &*fp8_ : nullptr,
+          {},           experts_ ? &*experts_ : nullptr};
+}
+
+void Stage::prepare_experts() {
+  if (axes_.places.empty()) axes_.places = expert_places(config_, shape_.cut.expert.expert.extent);
+  for (BlockActivations& acts : buffers_.activations)
+    acts.experts.route = std::make_shared<ExpertRoute>();
+  const std::int64_t layers = config_.layer_count();
+  const Shape counts{layers, shape_.sequences, largest_.experts->count};
+  experts_.emplace(ExpertsPass{axes_.expert, axes_.places, buffers_.experts});
+  experts_->sequence_tokens = shape_.tokens / shape_.cut.context.extent;
+  if (shape_.purpose == StagePurpose::kEvaluation) return;
+  expert_losses_ = Buffer(DType::kF64, {layers, 2}, context_.device());
+  expert_load_ = Buffer(DType::kI32, counts, context_.device());
+}
+
+void Stage::begin_experts(const ExpertsBalance& balance) {
+  if (!experts_) return;
+  experts_->balance = balance;
+  experts_->losses_L2 = evaluating_ ? TensorView() : expert_losses_.view();
+  experts_->load_LBE = evaluating_ ? TensorView() : expert_load_.view();
+}
+
+Stage::ExpertTotals Stage::expert_totals() {
+  ExpertTotals totals;
+  if (!experts_) return totals;
+  const auto layers = static_cast<std::size_t>(config_.layer_count());
+  totals.losses.resize(layers);
+  copy_out(context_, std::as_writable_bytes(std::span(totals.losses)), expert_losses_.view());
+  std::vector<std::int32_t> load(static_cast<std::size_t>(expert_load_.view().count()));
+  copy_out(context_, std::as_writable_bytes(std::span(load)), expert_load_.view());
+  const auto experts = static_cast<std::size_t>(largest_.experts->count);
+  totals.load.assign(layers, std::vector<std::int64_t>(experts));
+  const std::size_t of_layer = load.size() / layers;
+  for (std::size_t i = 0; i < load.size(); ++i) totals.load[i / of_layer][i % experts] += load[i];
+  return totals;
 }
 
 /// The entry of layer `layer` in a list of a chunk; -1: none.
@@ -92,7 +149,7 @@ LayerActivations Stage::forward_acts(int chunk, int micro_batch) const {
   const std::span<const std::int32_t> all(of.activations);
   const auto layers = std::min(static_cast<std::size_t>(of.range.layers), all.size());
   const std::size_t first = static_cast<std::size_t>(micro_batch) * layers % all.size();
-  return {buffers_.activations, all.subspan(first, layers)};
+  return {layer_shape_, buffers_.activations, all.subspan(first, layers)};
 }
 
 BlockActivations& Stage::acts_of(int chunk, int micro_batch, std::int64_t layer) {
@@ -125,25 +182,34 @@ TensorView Stage::dy_of(int chunk, int micro_batch, std::int64_t layer) {
                    : buffers_.embedding_gradients_TC[static_cast<std::size_t>(entry)];
 }
 
+LayerShape Stage::shape_of(int chunk, std::int64_t layer) const {
+  return layer_shape_.of(local_.layer(params_of(chunk).range.first_layer + layer));
+}
+
 BlockActivations Stage::own_acts(int chunk, int micro_batch, std::int64_t layer) {
   BlockActivations acts = acts_of(chunk, micro_batch, layer);
-  if (ends_of(chunk, micro_batch).recomputed)
-    return with_recomputed(layer_shape_, acts, recomputed_of(chunk, micro_batch, layer));
   const Kept* kept = kept_of(chunk, micro_batch, layer);
-  if (kept != nullptr && kept->attended_TX.given()) acts.attention.attended_TX = kept->attended_TX;
-  return acts;
+  if (ends_of(chunk, micro_batch).recomputed)
+    acts = with_recomputed(layer_shape_, acts, recomputed_of(chunk, micro_batch, layer));
+  else if (kept != nullptr && !layer_shape_.exchanges())
+    BlockActivations::each_of_weight(
+        layer_shape_, [](const TensorSize&, TensorView& view, const TensorView& by) { view = by; },
+        acts, kept->acts);
+  return fitted(shape_of(chunk, layer), acts);
 }
 
 BlockGradients Stage::gradients_of_b(int chunk, int micro_batch, std::int64_t layer) {
   const Kept* kept = kept_of(chunk, micro_batch, layer);
-  return exchanged_in(layer_shape_, buffers_.spare,
-                      kept == nullptr ? gradients_in_turns(layer) : kept->gradients);
+  return fitted(shape_of(chunk, layer),
+                exchanged_in(layer_shape_, buffers_.spare,
+                             kept == nullptr ? gradients_in_turns(layer) : kept->gradients));
 }
 
 BlockGradients Stage::gradients_of_w(int chunk, int micro_batch, std::int64_t layer) {
   const Kept* kept = kept_of(chunk, micro_batch, layer);
   expect(kept != nullptr, "W of a micro-batch whose backward is one action");
-  return exchanged_in(layer_shape_, acts_of(chunk, micro_batch, layer), kept->gradients);
+  return fitted(shape_of(chunk, layer),
+                exchanged_in(layer_shape_, acts_of(chunk, micro_batch, layer), kept->gradients));
 }
 
 int Stage::slot(int chunk, int micro_batch) const {
@@ -241,7 +307,8 @@ void Stage::recompute(int chunk, int micro_batch) {
     const ParamStore::Lease lease = weights.next();
     block_recompute(pass.layer(params.range.first_layer + layer),
                     weights_of(lease, params.blocks[static_cast<std::size_t>(layer)]),
-                    own_acts(chunk, micro_batch, layer), buffers_.forward, shape_.recompute);
+                    own_acts(chunk, micro_batch, layer),
+                    fitted(shape_of(chunk, layer), buffers_.forward), shape_.recompute);
   }
 }
 
@@ -254,6 +321,7 @@ double Stage::loss_sum() {
 void Stage::begin_evaluation(const MicroBatch& micro_batch) {
   micro_batches_ = device_batches_.bring(context_, {&micro_batch, 1});
   evaluating_ = true;
+  begin_experts({});
   clear(context_, loss_sum_.view());
 }
 
@@ -319,7 +387,8 @@ void Stage::backward_layer(const ModelPass& pass, WeightReader& reader, int chun
   Gradients& sink = store_.gradients();
   Ends& ends = ends_of(chunk, micro_batch);
   if (!ends.recomputed)
-    block_recompute(layer_pass, weights, acts, buffers_.forward, shape_.recompute);
+    block_recompute(layer_pass, weights, acts, fitted(shape_of(chunk, layer), buffers_.forward),
+                    shape_.recompute);
   const BlockBackwardArgs args{acts, gradients, sink, params};
   if (halves == BackwardHalves::kBoth) {
     sink.open(context_, block_of_layer(chunk_params, layer));
@@ -328,10 +397,12 @@ void Stage::backward_layer(const ModelPass& pass, WeightReader& reader, int chun
     block_backward_input(layer_pass, weights, args, buffers_.backward, ds1_TC);
     // What W needs takes the place of what nobody needs any more; its memory serves the next B.
     exchange(layer_shape_, acts_of(chunk, micro_batch, layer), buffers_.spare);
-    // So does attention's output, which R has left where the next R writes.
-    Kept& kept = *kept_of(chunk, micro_batch, layer);
-    if (ends.recomputed && kept.attended_TX.given())
-      std::swap(kept.attended_TX, recomputed_of(chunk, micro_batch, layer).attention.attended_TX);
+    // So does what R has left where the next R writes.
+    if (ends.recomputed && !layer_shape_.exchanges())
+      BlockActivations::each_of_weight(
+          layer_shape_,
+          [](const TensorSize&, TensorView& view, TensorView& next) { std::swap(view, next); },
+          kept_of(chunk, micro_batch, layer)->acts, recomputed_of(chunk, micro_batch, layer));
   }
   if (layer > 0) return;
   ends.recomputed = false;

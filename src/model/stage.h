@@ -1,6 +1,7 @@
 #pragma once
 // The layers of this rank's virtual stages (chunks), their buffers, and all weight leases.
 
+#include <array>
 #include <map>
 #include <span>
 #include <vector>
@@ -26,6 +27,7 @@ struct StageCut {
   bool sequence_parallel = false;
   AxisRank context;
   ContextMethod context_method = ContextMethod::kRing;
+  ExpertCut expert;
 };
 
 /// A chunk, and which memory its micro-batches take of what all chunks of the stage share: layer l
@@ -66,6 +68,17 @@ struct StageShape {
 struct StageAxes {
   TensorAxis tensor;
   ContextAxis context;
+  ExpertAxis expert = {};
+  /// Of each layer with experts; none: neighbours together.
+  std::vector<ExpertPlaces> places = {};
+};
+
+/// What balances the experts of a step (RunConfig::Moe).
+struct StageBalance {
+  double aux_coefficient = 0, z_loss = 0;
+  bool whole_batch = false;       ///< BalanceScope::kGlobal
+  std::int64_t scope_tokens = 1;  ///< of a whole sequence, or of the step
+  std::int64_t step_tokens = 1;
 };
 
 class Stage final : public StageProgram {
@@ -92,6 +105,16 @@ class Stage final : public StageProgram {
   [[nodiscard]] TensorView boundary(int chunk, int micro_batch, Boundary which) override;
   void copy(TensorView to, TensorView from) override;
   [[nodiscard]] int slot(int chunk, int micro_batch) const override;
+  /// How experts are balanced in training; by default not at all.
+  void set_balance(const StageBalance& balance) { balance_ = balance; }
+  [[nodiscard]] bool has_aux_loss() const { return balance_.aux_coefficient != 0; }
+  /// Of this rank since begin_step, by layer of the model: auxiliary and z-loss; how many tokens
+  /// chose each expert. Waits for them.
+  struct ExpertTotals {
+    std::vector<std::array<double, 2>> losses;
+    std::vector<std::vector<std::int64_t>> load;
+  };
+  [[nodiscard]] ExpertTotals expert_totals();
   /// Sum of the token losses of the forwards since begin_step, in their order. Waits for them.
   [[nodiscard]] double loss_sum();
 
@@ -114,7 +137,7 @@ class Stage final : public StageProgram {
   /// From B of a layer to its W.
   struct Kept {
     BlockGradients gradients;
-    TensorView attended_TX;  // given where layers share that of the activations
+    BlockActivations acts;  // of W, where layers share those
   };
   struct Buffers {
     // What chunks name by its number, of a micro-batch or of a layer of one.
@@ -130,13 +153,19 @@ class Stage final : public StageProgram {
     HeadBuffers head;
     AttentionScratch backward;
     Fp8Scratch fp8;
+    ExpertsScratch experts;
   };
   static Buffers lay_out(ArenaCursor& arena, const ModelConfig& config, const StageShape& shape,
                          DType compute);
 
   [[nodiscard]] ModelPass pass_of(const MicroBatch& micro_batch);
-  [[nodiscard]] static LayerShape layer_shape(const ModelConfig& local, const StageShape& shape,
-                                              DType compute);
+  /// Of one layer.
+  [[nodiscard]] static LayerShape layer_shape(const ModelConfig& local, const LayerConfig& layer,
+                                              const StageShape& shape, DType compute);
+  [[nodiscard]] LayerShape shape_of(int chunk, std::int64_t layer) const;
+  void prepare_experts();
+  void begin_experts(const ExpertsBalance& balance);
+  [[nodiscard]] ExpertsBalance experts_balance() const;
   static std::vector<ChunkShape> chunks_of(const ModelConfig& config, const StageShape& shape);
   /// For the chunks that take them.
   static Ends lay_out_ends(ArenaCursor& arena, const LayerShape& layer,
@@ -197,12 +226,16 @@ class Stage final : public StageProgram {
   StageAxes axes_;
   VocabularyPart vocabulary_;
   Memory memory_;
-  const LayerShape layer_shape_;
+  const LayerConfig largest_;     // that shared buffers are laid out for
+  const LayerShape layer_shape_;  // its
   const RopeTables ropes_;
   const std::vector<ChunkShape> chunks_;
   Buffers buffers_;
   std::optional<Fp8Products> fp8_;
   Buffer loss_sum_, loss_scale_;
+  Buffer expert_losses_, expert_load_;  // of each layer of the model, with experts
+  StageBalance balance_;
+  std::optional<ExpertsPass> experts_;
   std::map<std::pair<const ChunkParams*, ActionKind>, std::vector<int>> reads_;
   DeviceBatches device_batches_;
   std::span<const MicroBatch> micro_batches_;

@@ -11,13 +11,6 @@ namespace trireme {
 
 namespace {
 
-bool same_sizes(const LayerConfig& a, LayerConfig b) {
-  b.attention.rope = a.attention.rope;
-  b.attention.window = a.attention.window;
-  b.norm.eps = a.norm.eps;
-  return a == b;
-}
-
 /// How many things the chunks name in a list.
 std::size_t count_of(const std::vector<ChunkShape>& chunks,
                      std::vector<std::int32_t> ChunkShape::*list) {
@@ -99,15 +92,17 @@ ChunkShape lone_chunk(const ChunkRange& range, int in_flight, int waiting, int r
           in_turn(recomputed * range.layers)};
 }
 
-LayerShape Stage::layer_shape(const ModelConfig& local, const StageShape& shape, DType compute) {
-  for (const LayerConfig& layer : local.layers)
-    expect(same_sizes(layer, local.layer(0)), "layers that share buffers differ in size");
-  LayerShape block{local.layer(0), local.hidden};
+LayerShape Stage::layer_shape(const ModelConfig& local, const LayerConfig& layer,
+                              const StageShape& shape, DType compute) {
+  LayerShape block{layer, local.hidden};
   block.sequences = shape.sequences;
   block.tokens = shape.local_tokens();
   block.residual_tokens = TensorAxis::residual_tokens(block.tokens, shape.cut.tensor.extent,
                                                       shape.cut.sequence_parallel);
   block.compute = compute;
+  block.tensor_extent = shape.cut.tensor.extent;
+  block.sequence_parallel = shape.cut.sequence_parallel;
+  block.expert = shape.cut.expert;
   block.context_extent = shape.cut.context.extent;
   block.context_method = shape.cut.context_method;
   // Nothing is kept for a backward pass that does not come.
@@ -162,15 +157,16 @@ Stage::Kept Stage::lay_out_kept(ArenaCursor& arena, const LayerShape& layer) {
   Kept kept;
   kept.gradients = lay_out_gradients(arena, layer);
   kept.gradients.mlp.dy_TC = arena.take(layer.wide(layer.hidden));
-  if (!layer.exchanges())
-    kept.attended_TX = arena.take(layer.wide(layer.config.attention.q_size()));
+  const auto take = [&](const TensorSize& size, TensorView& view) { view = arena.take(size); };
+  if (!layer.exchanges()) BlockActivations::each_of_weight(layer, take, kept.acts);
   return kept;
 }
 
 Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
                               const StageShape& shape, DType compute) {
-  const ModelConfig local = config_of_rank(config, shape.cut.tensor);
-  const LayerShape layer = layer_shape(local, shape, compute);
+  const ModelConfig local = config_of_rank(config, shape.cut.tensor, shape.cut.expert.tensor);
+  const LayerConfig largest = largest_layer(local);
+  const LayerShape layer = layer_shape(local, largest, shape, compute);
   const bool training = shape.purpose != StagePurpose::kEvaluation;
   Buffers buffers;
   buffers.spare = lay_out_spare(arena, layer);
@@ -199,6 +195,7 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
   if (shape.fp8)
     buffers.fp8 =
         lay_out_fp8(arena, fp8_widths(layer, shape.cut.tensor.extent, training && together));
+  buffers.experts = lay_out_experts_scratch(arena, layer);
   const auto forward = [&] { buffers.forward = lay_out_forward_scratch(arena, layer); };
   const auto head = [&] {
     if (!has_head) return;

@@ -38,10 +38,12 @@ ConstTensorView forward_layers(const ModelPass& pass, WeightReader& weights,
   ConstTensorView stream;
   for (std::size_t layer = 0; layer < chunk.blocks.size(); ++layer) {
     const ParamStore::Lease lease = weights.next();
-    const BlockActivations& own = acts[layer];
-    block_forward(pass.layer(chunk.range.first_layer + static_cast<std::int64_t>(layer)),
-                  weights_of(lease, chunk.blocks[layer]), own, scratch, stream,
-                  caches.empty() ? nullptr : &caches[layer]);
+    const LayerPass layer_pass =
+        pass.layer(chunk.range.first_layer + static_cast<std::int64_t>(layer));
+    const LayerShape shape = acts.shape.of(layer_pass.config);
+    const BlockActivations own = fitted(shape, acts[layer]);
+    block_forward(layer_pass, weights_of(lease, chunk.blocks[layer]), own, fitted(shape, scratch),
+                  stream, caches.empty() ? nullptr : &caches[layer]);
     stream = own.mlp.norm.s_TC;
   }
   return stream;

@@ -40,15 +40,27 @@ struct ModelPass {
   AttentionMask mask;
   const Fp8Products* fp8 = nullptr;
   TensorView widened = {};
+  const ExpertsPass* experts = nullptr;
   /// Layer `index` of the model.
   [[nodiscard]] LayerPass layer(std::int64_t index) const {
-    return {context, tensor, context_axis, config.layer(index), ropes.of_layer(index), positions,
-            mask,    fp8,    widened};
+    return {context,
+            tensor,
+            context_axis,
+            config.layer(index),
+            ropes.of_layer(index),
+            positions,
+            mask,
+            fp8,
+            widened,
+            experts,
+            index};
   }
 };
 
-/// Where the layers of a chunk keep their activations: layer i in all[slots[i % their number]].
+/// Where the layers of a chunk keep their activations: layer i in all[slots[i % their number]],
+/// laid out for `shape`.
 struct LayerActivations {
+  const LayerShape& shape;
   std::span<const BlockActivations> all;
   std::span<const std::int32_t> slots;
   const BlockActivations& operator[](std::size_t layer) const {

@@ -8,7 +8,7 @@
 namespace trireme {
 
 std::string_view name_of(Axis axis) {
-  static constexpr std::string_view kNames[kAxisCount] = {"pipeline", "data", "context", "tensor"};
+  static constexpr std::string_view kNames[] = {"pipeline", "data", "context", "tensor", "expert"};
   return kNames[static_cast<int>(axis)];
 }
 
@@ -17,12 +17,12 @@ std::int64_t ByAxis::total() const {
 }
 
 ByAxis& ByAxis::operator+=(const ByAxis& other) {
-  for (const Axis axis : kAxes) (*this)[axis] += other[axis];
+  for (const Axis axis : kTrafficAxes) (*this)[axis] += other[axis];
   return *this;
 }
 
 ByAxis& ByAxis::operator-=(const ByAxis& other) {
-  for (const Axis axis : kAxes) (*this)[axis] -= other[axis];
+  for (const Axis axis : kTrafficAxes) (*this)[axis] -= other[axis];
   return *this;
 }
 

@@ -12,11 +12,14 @@ namespace trireme {
 
 class Json;
 
-/// Outermost first: ranks that differ only in `kTensor` are neighbours.
-enum class Axis : std::uint8_t { kPipeline, kData, kContext, kTensor };
+/// Outermost first: ranks that differ only in `kTensor` are neighbours. kExpert is of the other
+/// view of the same ranks (MeshView): it has traffic of its own and no extent here.
+enum class Axis : std::uint8_t { kPipeline, kData, kContext, kTensor, kExpert };
 inline constexpr int kAxisCount = 4;
 inline constexpr std::array<Axis, kAxisCount> kAxes = {Axis::kPipeline, Axis::kData, Axis::kContext,
                                                        Axis::kTensor};
+inline constexpr std::array<Axis, kAxisCount + 1> kTrafficAxes = {
+    Axis::kPipeline, Axis::kData, Axis::kContext, Axis::kTensor, Axis::kExpert};
 std::string_view name_of(Axis axis);
 
 /// A number for each axis, such as bytes or nanoseconds; zeros at first. Plain bytes on the wire.
@@ -32,7 +35,7 @@ class ByAxis {
   friend bool operator==(const ByAxis&, const ByAxis&) = default;
 
  private:
-  std::array<std::int64_t, kAxisCount> values_ = {};
+  std::array<std::int64_t, kTrafficAxes.size()> values_ = {};
 };
 
 using MeshCoordinate = std::array<int, kAxisCount>;
@@ -50,6 +53,9 @@ class MeshShape {
   [[nodiscard]] std::vector<int> group(Axis axis, int rank) const;
   /// One number for ranks that differ along `axes` only, others for others: a split's colour.
   [[nodiscard]] int group_color(std::initializer_list<Axis> axes, int rank) const;
+  /// Of a rank among those of its pipeline stage, and how many these are.
+  [[nodiscard]] int stage_rank(int rank) const { return rank % stage_size(); }
+  [[nodiscard]] int stage_size() const { return size() / extent(Axis::kPipeline); }
   /// "pipeline 2 x data 4 x context 1 x tensor 8"
   [[nodiscard]] std::string text() const;
   /// {"pipeline": 2, "data": 4, "context": 1, "tensor": 8}

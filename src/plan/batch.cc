@@ -25,7 +25,9 @@ std::int64_t activation_bytes(const RunConfig& config, std::int64_t sequences) {
 ResolvedBatch batch_of_passes(const RunConfig& config, const ResolvedBatch& batch,
                               std::int64_t world, DeviceKind device) {
   const bool data_alone = world == batch.data_ranks && config.parallel.zero_stage < 2;
-  if (!data_alone || device != DeviceKind::kCpu) return batch;
+  // What is balanced over a step is counted before its first backward pass.
+  const bool whole = config.moe.scope == BalanceScope::kGlobal;
+  if (!data_alone || device != DeviceKind::kCpu || whole) return batch;
   const std::int64_t activations = activation_bytes(config, batch.micro);
   if (activations < kRankActivationsMin || activations * batch.data_ranks < kActivationsMin)
     return batch;

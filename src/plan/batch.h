@@ -18,7 +18,8 @@ struct ResolvedBatch {
 /// those of all data ranks together 512 MiB: they take so much less memory, and with 512 tokens and
 /// 2^34 operations a layer or more in each, a step is about a hundredth longer. Elsewhere nothing
 /// is split: a GPU's products gain from more rows, and ranks of other axes, or with ZeRO 2 and 3,
-/// would wait for each. Schedule and recomputation have no part in it: they change no bits.
+/// would wait for each; nor where moe.scope is a whole step. Schedule and recomputation have no
+/// part in it: they change no bits.
 ResolvedBatch batch_of_passes(const RunConfig& config, const ResolvedBatch& batch,
                               std::int64_t world, DeviceKind device);
 

@@ -1,6 +1,7 @@
 #include "plan/generation_mesh.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/human_format.h"
 #include "model/flops.h"
@@ -131,6 +132,9 @@ GenerationMesh resolve_generation(const ModelConfig& model, const GenerationRequ
   RunConfig::Parallel& parallel = result.config.parallel;
   parallel.tensor = tensor;
   parallel.sequence_parallel = false;  // of one token there is nothing to shard
+  // Experts lie on tensor-parallel ranks, as many on each.
+  for (const LayerConfig& layer : model.layers)
+    if (layer.experts) parallel.expert = std::gcd(tensor, layer.experts->count);
   parallel.pipeline = pipeline;
   parallel.pipeline_layers = layers_by_weights(model, pipeline);
   result.mesh = MeshShape({static_cast<int>(pipeline), 1, 1, static_cast<int>(tensor)});

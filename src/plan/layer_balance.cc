@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/math.h"
 #include "model/flops.h"
 
 namespace trireme {
@@ -85,8 +84,8 @@ std::int64_t least_cost(const BalanceTask& task, const Fits& fits) {
 
 PassCost cost_of_layer(const ModelConfig& model, std::int64_t sequence_length,
                        Recompute recompute) {
-  const std::int64_t elements = div_exact(
-      count_parameters(model).multiplying - model.vocab_size * model.hidden, model.layer_count());
+  const std::int64_t elements =
+      (count_parameters(model).multiplying - model.vocab_size * model.hidden) / model.layer_count();
   std::int64_t pairs = 0;
   for (const LayerConfig& layer : model.layers)
     pairs += layer.attention.q_size() * layer.attention.seen(sequence_length);

@@ -195,6 +195,7 @@ MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, St
   request.attention = &attention_backend(config, run.device);
   request.deterministic = config.run.deterministic;
   request.part = part_of_rank(config, run, rank, purpose);
+  request.dispatch = config.moe.dispatch;
   request.speculative_step = config.parallel.speculative_step;
   request.nccl_max_ctas = config.parallel.nccl_max_ctas;
   if (purpose != StagePurpose::kEvaluation)
@@ -224,7 +225,8 @@ std::int64_t scratch_bytes(const ModelConfig& model, const MemoryRequest& reques
   StageShape shape = request.part.stage(request.passes.micro, request.sequence_length,
                                         request.recompute, request.device);
   if (!training) shape.purpose = request.purpose;
-  const std::int64_t ops = gpu_scratch_bytes(config_of_rank(model, request.part.cut.tensor), shape);
+  const std::int64_t ops = gpu_scratch_bytes(
+      config_of_rank(model, request.part.cut.tensor, request.part.cut.expert.tensor), shape);
   if (request.attention->bytes == nullptr) return ops;
   return std::max(ops, request.attention->bytes(attention_layout(model, request), training));
 }

@@ -56,6 +56,7 @@ struct MemoryRequest {
   DType wire = DType::kF32;        ///< of gradients between ranks
   std::int64_t sample_tokens = 0;  ///< of the longest of evaluation.samples; 0: none
   std::int64_t saving_max = 0;     ///< bounds RankMemory::saving
+  DispatchMethod dispatch = DispatchMethod::kAllToAll;
   bool speculative_step = false;
   std::int64_t nccl_max_ctas = 0;
 };

@@ -55,6 +55,7 @@ class Rules {
     if (config_.has_model()) {
       check_tensor();
       check_heads_of_context();
+      check_experts();
     }
     check_sequence();
     check_zero_group();
@@ -108,6 +109,65 @@ class Rules {
          legal.nearest(c),
          fmt::format("does not share out the {} attention heads and {} KV heads of a rank", heads,
                      kv_heads)});
+  }
+
+  /// Whether every layer's experts are dealt out evenly to `extent` ranks.
+  [[nodiscard]] bool experts_fit(std::int64_t extent) const {
+    return all_experts(
+        [extent](const ExpertsConfig& experts) { return experts.count % extent == 0; });
+  }
+  [[nodiscard]] bool expert_columns_fit(std::int64_t extent) const {
+    return all_experts(
+        [extent](const ExpertsConfig& experts) { return experts.ffn % extent == 0; });
+  }
+  [[nodiscard]] bool all_experts(const std::function<bool(const ExpertsConfig&)>& fits) const {
+    return std::all_of(model_.layers.begin(), model_.layers.end(), [&](const LayerConfig& layer) {
+      return !layer.experts || fits(*layer.experts);
+    });
+  }
+  [[nodiscard]] const ExpertsConfig& first_experts() const {
+    return *std::find_if(model_.layers.begin(), model_.layers.end(), [](const LayerConfig& layer) {
+              return layer.experts.has_value();
+            })->experts;
+  }
+
+  void check_experts() {
+    if (!model_.has_experts()) return;
+    const std::int64_t expert = parallel_.expert, columns = parallel_.expert_tensor;
+    if (!expert_columns_fit(columns)) {
+      const Legal legal(first_experts().ffn,
+                        [this](std::int64_t i) { return expert_columns_fit(i); });
+      problems_.push_back(
+          {"parallel.expert_tensor", std::to_string(columns), legal.text() + " for this model",
+           legal.nearest(columns),
+           fmt::format("does not divide the {} columns of an expert", first_experts().ffn)});
+      return;
+    }
+    const std::int64_t ranks = data_ * parallel_.context * parallel_.tensor;
+    if (ranks % columns != 0) {
+      const Legal legal(ranks,
+                        [&](std::int64_t i) { return ranks % i == 0 && expert_columns_fit(i); });
+      problems_.push_back({"parallel.expert_tensor", std::to_string(columns), legal.text(),
+                           legal.nearest(columns), "does not divide " + ranks_of_stage()});
+      return;
+    }
+    if (experts_fit(expert) && ranks / columns % expert == 0) return;
+    std::string why;
+    if (!experts_fit(expert)) why = fmt::format("the {} experts of a layer", first_experts().count);
+    if (ranks / columns % expert != 0) {
+      why += (why.empty() ? "" : ", ") + ranks_of_stage();
+      if (columns > 1) why += fmt::format(" / expert_tensor {}", columns);
+    }
+    const Legal legal(ranks / columns,
+                      [&](std::int64_t i) { return experts_fit(i) && ranks / columns % i == 0; });
+    problems_.push_back({"parallel.expert", std::to_string(expert), legal.text(),
+                         legal.nearest(expert), "does not divide " + why});
+  }
+
+  [[nodiscard]] std::string ranks_of_stage() const {
+    return fmt::format("the {} ranks of data {} x context {} x tensor {}",
+                       data_ * parallel_.context * parallel_.tensor, data_, parallel_.context,
+                       parallel_.tensor);
   }
 
   void check_sequence() {

@@ -13,7 +13,8 @@ namespace trireme {
 bool tensor_extent_fits(const ModelConfig& model, std::int64_t extent);
 
 /// The rules between the extents of a mesh and what they shard: heads, MLP columns, vocabulary,
-/// tokens, ranks that see other tokens. Faults give the nearest legal extent. `data`: its extent.
+/// experts and their columns, tokens, ranks that see other tokens. Faults give the nearest legal
+/// extent. `data`: its extent.
 void check_mesh_rules(const RunConfig& config, std::int64_t data, std::vector<Problem>& problems);
 
 }  // namespace trireme

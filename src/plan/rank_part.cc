@@ -1,5 +1,7 @@
 #include "plan/rank_part.h"
 
+#include <numeric>
+
 #include "base/math.h"
 
 namespace trireme {
@@ -57,7 +59,10 @@ bool holds_rows(const ModelParams& params, const ParamDistribution& distribution
 ModelParams RankPart::declare(const ModelConfig& model) const {
   std::vector<ChunkRange> ranges;
   for (const ChunkShape& chunk : chunks) ranges.push_back(chunk.range);
-  ModelParams params = chunks.empty() ? declare_params(model) : declare_params(model, ranges);
+  if (chunks.empty()) ranges.push_back(whole_model(model));
+  const std::vector<ExpertPlaces> places =
+      expert_places(model, cut.expert.expert.extent, expert_placement);
+  ModelParams params = declare_params(model, ranges, {cut.expert.expert, &places});
   if (holds_rows(params, store, step_tokens)) params.metas.front().looked_up_most = step_tokens;
   if (fp8) declare_fp8(params, model, *fp8, cut.tensor);
   return params;
@@ -79,6 +84,18 @@ RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh, 
   part.store =
       dense_distribution(has_shards(config, purpose) ? static_cast<int>(config.zero_stage) : 0,
                          {part.cut.tensor, {group, peer % group}, {peers / group, peer / group}});
+  const int expert_ranks = narrow<int>(config.expert * config.expert_tensor);
+  const int stage_rank = peer * part.cut.tensor.extent + part.cut.tensor.index;
+  const int expert_data = peers * part.cut.tensor.extent / expert_ranks;
+  const int expert_group = narrow<int>(std::gcd(std::int64_t{group}, std::int64_t{expert_data}));
+  const int expert_peer = stage_rank / expert_ranks;
+  part.cut.expert.tensor = {narrow<int>(config.expert_tensor),
+                            narrow<int>(stage_rank % config.expert_tensor)};
+  part.cut.expert.expert = {narrow<int>(config.expert),
+                            narrow<int>(stage_rank / config.expert_tensor % config.expert)};
+  part.store.of(MeshView::kExpert) = {part.cut.expert.tensor,
+                                      {expert_group, expert_peer % expert_group},
+                                      {expert_data / expert_group, expert_peer / expert_group}};
   part.cut.sequence_parallel = config.cuts_tokens(part.cut.tensor.extent);
   part.cut.context = context;
   part.cut.context_method = config.context_method;
@@ -116,6 +133,7 @@ RankPart part_of_rank(const RunConfig& config, const ResolvedRun& run, int rank,
   if (run.zero_group != 0) parallel.zero_group = run.zero_group;
   RankPart part = part_of_rank(parallel, run.mesh, run.pipeline, rank, purpose);
   part.fp8 = run.fp8;
+  part.expert_placement = run.expert_placement;
   if (run.device == DeviceKind::kCpu && config.precision.wire == DType::kF32)
     part.step_tokens = run.batch.global * config.data.sequence_length;
   return part;

@@ -3,6 +3,7 @@
 #include "config/run_config.h"
 #include "model/stage.h"
 #include "parallel/mesh_shape.h"
+#include "plan/expert_files.h"
 #include "plan/pipeline.h"
 #include "plan/resolve.h"
 #include "store/store_layout.h"
@@ -22,6 +23,7 @@ struct RankPart {
   /// Of all ranks that sum gradients; 0 where an embedding's is held whole, however few they are.
   std::int64_t step_tokens = 0;
   std::optional<Fp8Precision> fp8 = {};  ///< of the layers' products
+  ExpertPlacement expert_placement = {};
 
   /// Of the parameters of those chunks.
   [[nodiscard]] ModelParams declare(const ModelConfig& model) const;

@@ -97,6 +97,7 @@ class Resolver {
     if (data && clean({"batch"})) {
       const std::size_t faults = problems_.size();
       result.passes = result.batch = resolve_batch(config_.batch, *data, problems_);
+      if (clean({"moe"}) && problems_.size() == faults) check_scope(result.batch);
       if (clean({"run", "data"}) && problems_.size() == faults) {
         result.steps = resolve_steps(config_, result.batch.global, input_.windows, problems_);
         check_total(result);
@@ -108,6 +109,7 @@ class Resolver {
     if (data && config_.has_model() && result.fp8 && clean({"parallel", "model", "precision"}))
       check_fp8(*result.fp8);
     if (data && clean({"parallel", "data", "model"})) check_mesh_rules(config_, *data, problems_);
+    if (config_.has_model() && sound({"parallel", "model"})) read_placement(result);
     // Stages are laid out for it: what they stand on must be sound by now.
     if (data && config_.has_model() && sound({"parallel", "batch", "data", "model"}))
       resolve_pipeline(result);
@@ -189,6 +191,16 @@ class Resolver {
     run.steps = 0;
   }
 
+  /// A backward pass needs the counts of all tokens that are balanced among themselves.
+  void check_scope(const ResolvedBatch& batch) {
+    if (config_.moe.scope != BalanceScope::kGlobal || batch.accumulation == 1) return;
+    problems_.push_back(
+        {"moe.scope", "\"global\"", "\"sequence\", or batch.accumulation 1", "\"sequence\"",
+         fmt::format("counts the tokens of a whole step, which are known after the first of its {} "
+                     "backward passes only",
+                     batch.accumulation)});
+  }
+
   void check_schedule(std::int64_t steps) {
     const auto& schedule = config_.lr_schedule;
     const std::int64_t warmup = schedule.warmup_steps;
@@ -223,6 +235,10 @@ class Resolver {
   }
 
   void check_model() {
+    if (config_.model.has_experts() && input_.device == DeviceKind::kCuda) {
+      problems_.push_back({"run.device", "a GPU", "\"cpu\"", "\"cpu\"",
+                           "is not in this version for models with experts"});
+    }
     const ModelConfig& model = config_.model;
     const std::int64_t tokens = config_.data.sequence_length;
     if (auto problem = find_unbuilt(model)) problems_.push_back(*std::move(problem));
@@ -252,6 +268,19 @@ class Resolver {
     std::vector<Problem> unserved =
         attention_problems(config_, attention_backend(config_, input_.device));
     std::move(unserved.begin(), unserved.end(), std::back_inserter(problems_));
+  }
+
+  void read_placement(ResolvedRun& run) {
+    const RunConfig::Parallel& parallel = config_.parallel;
+    if (!parallel.expert_placement) return;
+    try {
+      run.expert_placement =
+          input_.expert_placement != nullptr
+              ? *input_.expert_placement
+              : read_expert_placement(*parallel.expert_placement, config_.model, parallel.expert);
+    } catch (const Error& error) {
+      problems_.push_back(problem_of(error, "parallel.expert_placement"));
+    }
   }
 
   void resolve_pipeline(ResolvedRun& run) {
@@ -310,6 +339,12 @@ class Resolver {
   /// Tensor cores take sums and columns of products in sixteens.
   void check_fp8(const Fp8Precision& fp8) {
     const std::int64_t layers = config_.model.layer_count(), tensor = config_.parallel.tensor;
+    if (config_.model.has_experts()) {
+      problems_.push_back({"precision.compute", "\"fp8\"", "\"bf16\", \"fp32\"", "\"bf16\"",
+                           "is not in this version for models with experts, whose products have no "
+                           "kernel in fp8"});
+      return;
+    }
     const std::int64_t in_bf16 = fp8.bf16_layers[0] + fp8.bf16_layers[1];
     if (in_bf16 >= layers) {
       problems_.push_back({"precision.fp8", fmt::format("bf16_layers of {} layers", in_bf16),

@@ -12,6 +12,7 @@
 #include "config/run_config.h"
 #include "parallel/mesh_shape.h"
 #include "plan/batch.h"
+#include "plan/expert_files.h"
 #include "plan/pipeline.h"
 
 namespace trireme {
@@ -32,6 +33,8 @@ struct ResolveInput {
   std::int64_t sample_tokens = 0;  ///< as ResolvedRun has it; 0 where no tokenizer is known
   /// The schedule where another rank has made or read it.
   const Schedule* schedule = nullptr;
+  /// Likewise the experts' ranks.
+  const ExpertPlacement* expert_placement = nullptr;
   DeviceKind device = DeviceKind::kCpu;
   NodeFacts node = {};
 };
@@ -48,7 +51,8 @@ struct ResolvedRun {
   std::int64_t steps = 0;  ///< 0 where run.epochs is given and the windows are not known
   /// Ranks that hold one copy under ZeRO; 0: all that see other tokens (plan/zero_group.h).
   std::int64_t zero_group = 0;
-  Pipeline pipeline;  ///< without stages where there is no model
+  ExpertPlacement expert_placement;  ///< of parallel.expert_placement
+  Pipeline pipeline;                 ///< without stages where there is no model
 };
 
 /// tensor x context x pipeline x (data or 1): what a plan assumes where nobody says.

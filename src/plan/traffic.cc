@@ -28,7 +28,7 @@ class Count {
         params_(request.part.declare(model)),
         layout_(params_.metas, request.part.store),
         gradients_(params_.metas, request.part.store, StoreLayout::Of::kGradients),
-        local_(config_of_rank(model, request.part.cut.tensor)),
+        local_(config_of_rank(model, request.part.cut.tensor, request.part.cut.expert.tensor)),
         element_(static_cast<std::int64_t>(size_of(request.compute))),
         rows_(request.passes.micro * request.sequence_length / request.part.cut.context.extent) {}
 
@@ -38,6 +38,7 @@ class Count {
     tensor();
     context();
     pipeline();
+    experts();
     std::erase_if(traffic_, [](const Traffic& traffic) { return traffic.bytes == 0; });
     return traffic_;
   }
@@ -162,12 +163,15 @@ class Count {
       Moved sum = of.all_gathers * gather;
       return sum += of.reduces * one_reduce;
     };
-    Moved layer = moved(kForwardTransitions, made);
-    layer += moved(kBackwardTransitions, reduce);
-    if (request_.recompute == Recompute::kFull)
-      layer += moved(recompute_transitions(model_.layer(0)), made);
+    Moved stream;
+    for_each_layer([&](const LayerConfig& layer) {
+      const Moved& of_y = layer.experts ? reduce : made;
+      stream += moved(forward_transitions(layer, cut.sequence_parallel), of_y);
+      stream += moved(backward_transitions(layer, cut.sequence_parallel), reduce);
+      if (request_.recompute == Recompute::kFull)
+        stream += moved(recompute_transitions(layer), of_y);
+    });
     // The embedding and its gradient; the head's input and its gradient.
-    Moved stream = layers_ * layer;
     Moved maxima;
     if (request_.part.fp8) fp8_layers(gather, made, reduce, stream, maxima);
     std::int64_t heads = 0;
@@ -282,6 +286,46 @@ class Count {
         request_.passes.accumulation * request_.part.neighbours * Moved{stream, 2});
     const std::int64_t tied = TiedWeight::buffer_bytes(params_.metas, gradients_);
     add(Axis::kPipeline, "gradients", {tied, tied > 0 ? 1 : 0});
+  }
+
+  template <class F>
+  void for_each_layer(const F& f) const {
+    for (const ChunkParams& chunk : params_.chunks) {
+      for (std::int64_t i = 0; i < chunk.range.layers; ++i)
+        f(model_.layer(chunk.range.first_layer + i));
+    }
+  }
+
+  /// Tokens to the ranks of their experts and rows back, where every choice is equally likely. The
+  /// gradients of what comes back go out, those of tokens come back.
+  void experts() {
+    const StageCut& cut = request_.part.cut;
+    const std::int64_t ranks = cut.expert.ranks();
+    if (ranks == 1) return;
+    const auto others = static_cast<double>(ranks - 1);
+    const std::int64_t home = ceil_div(rows_, cut.tensor.extent);
+    const bool all = request_.dispatch == DispatchMethod::kAllGather;
+    const double passes = request_.recompute == Recompute::kFull ? 3 : 2;
+    double bytes = 0, transfers = 0;
+    for_each_layer([&](const LayerConfig& layer) {
+      if (!layer.experts) return;
+      const auto experts = static_cast<double>(layer.experts->count);
+      const auto chosen = static_cast<double>(layer.experts->chosen);
+      const double row = static_cast<double>(model_.hidden * element_);
+      const double here = experts / cut.expert.expert.extent;
+      double misses = 1;  // of a token whose experts are all elsewhere
+      for (double i = 0; i < chosen; ++i)
+        misses *= std::max(0.0, experts - here - i) / (experts - i);
+      const double tokens = static_cast<double>(home) * (all ? 1 : 1 - misses) * others;
+      const double rows = static_cast<double>(home) * chosen * others * cut.expert.tensor.extent /
+                          static_cast<double>(ranks);
+      bytes += passes * tokens * row + (passes - 1) * tokens * 8 * chosen;
+      bytes += 2 * rows * row + rows * 4;
+      transfers += 6 + (passes > 2 ? 3 : 0);
+    });
+    const std::int64_t steps = request_.passes.accumulation;
+    add(Axis::kExpert, "tokens",
+        {steps * static_cast<std::int64_t>(bytes), steps * static_cast<std::int64_t>(transfers)});
   }
 
   /// The blocks of weights that a step reads, in order.

@@ -23,7 +23,7 @@ enum class Fuse : std::uint8_t { kNo, kWithPrevious };
 enum class TensorPartial : std::uint8_t {
   kNever,       ///< every rank computes the whole gradient
   kWithTokens,  ///< under sequence parallelism: norms of the residual stream
-  kWithHeads,   ///< wherever heads are: norms of q and k
+  kWithHeads,   ///< wherever heads are: norms of q and k, and routers, as tokens are dealt out
 };
 
 /// What ZeRO gives a rank of a parameter: some rows, or all (for updates of whole matrices).

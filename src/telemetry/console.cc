@@ -34,6 +34,12 @@ std::string step_text(const StepLine& line, std::int64_t steps_total, double sec
   std::string text = fmt::format("{} | loss {:.4f} | grad norm {:.3f} | lr {:.2e} | {} tokens/s",
                                  step_of_total(line.step, steps_total), line.loss, line.grad_norm,
                                  line.lr, format_count(line.tokens_per_second));
+  if (line.experts) {
+    const std::vector<double>& load = line.experts->load;
+    text += fmt::format(" | expert load {:.2f}", *std::max_element(load.begin(), load.end()));
+    if (line.experts->aux_loss != 0) text += fmt::format(" | aux {:.4f}", line.experts->aux_loss);
+    if (line.experts->z_loss != 0) text += fmt::format(" | z {:.4f}", line.experts->z_loss);
+  }
   if (line.mfu) text += fmt::format(" | MFU {:.1f}%", 100 * *line.mfu);
   return text + fmt::format(" | memory {} | {} left", format_bytes(line.memory_bytes),
                             format_duration(seconds_left));

@@ -51,19 +51,27 @@ Json to_json(const StepLine& line) {
                            {"communication_exposed", std::move(exposed)},
                            {"data_wait", line.time.data_wait},
                            {"optimizer", line.time.optimizer}};
-  return Json::Object{{"kind", "step"},
-                      {"step", line.step},
-                      {"loss", line.loss},
-                      {"grad_norm", line.grad_norm},
-                      {"lr", line.lr},
-                      {"consumed_samples", line.consumed_samples},
-                      {"consumed_tokens", line.consumed_tokens},
-                      {"step_seconds", line.step_seconds},
-                      {"tokens_per_second", line.tokens_per_second},
-                      {"tflops_per_second", line.tflops_per_second},
-                      {"mfu", or_null(line.mfu)},
-                      {"memory_bytes", line.memory_bytes},
-                      {"time", std::move(time)}};
+  Json json = Json::Object{{"kind", "step"},
+                           {"step", line.step},
+                           {"loss", line.loss},
+                           {"grad_norm", line.grad_norm},
+                           {"lr", line.lr},
+                           {"consumed_samples", line.consumed_samples},
+                           {"consumed_tokens", line.consumed_tokens},
+                           {"step_seconds", line.step_seconds},
+                           {"tokens_per_second", line.tokens_per_second},
+                           {"tflops_per_second", line.tflops_per_second},
+                           {"mfu", or_null(line.mfu)},
+                           {"memory_bytes", line.memory_bytes},
+                           {"time", std::move(time)}};
+  if (line.experts) {
+    json["aux_loss"] = line.experts->aux_loss;
+    json["z_loss"] = line.experts->z_loss;
+    Json load = Json::array();
+    for (const double of_layer : line.experts->load) load.push_back(of_layer);
+    json["expert_load"] = std::move(load);
+  }
+  return json;
 }
 
 Json to_json(const EvaluationLine& line) {

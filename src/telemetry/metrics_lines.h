@@ -32,6 +32,12 @@ struct StepTime {
   double optimizer = 0;
 };
 
+/// Of a model with experts.
+struct ExpertFigures {
+  double aux_loss = 0, z_loss = 0;
+  std::vector<double> load;  ///< of each layer: most tokens of an expert / the mean; 0: no experts
+};
+
 /// Once for each update, skipped ones included.
 struct StepLine {
   std::int64_t step = 0;
@@ -45,6 +51,7 @@ struct StepLine {
   double tflops_per_second = 0;   ///< all ranks
   std::optional<double> mfu;      ///< 0 to 1
   std::int64_t memory_bytes = 0;  ///< largest rank
+  std::optional<ExpertFigures> experts;
   StepTime time;
 };
 

@@ -105,6 +105,11 @@ PreparedRun check_run(LoadedConfig loaded, Needs needs, std::int64_t world,
 void take_model(PreparedRun& prepared, const ModelConfig& model) {
   prepared.config.model = model;
   ResolvedRun& run = prepared.run;
+  if (!run.expert_placement.empty()) {
+    const RunConfig::Parallel& parallel = prepared.config.parallel;
+    (void)parse_expert_placement(expert_placement_json(run.expert_placement),
+                                 *parallel.expert_placement, model, parallel.expert);
+  }
   run.pipeline =
       make_pipeline(prepared.config, run.mesh, run.passes, run.compute, &run.pipeline.schedule);
 }
@@ -146,6 +151,7 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
     shared["windows"] = prepared.data.windows;
     shared["sample_tokens"] = prepared.run.sample_tokens;
     shared["zero_group"] = prepared.run.zero_group;
+    shared["expert_placement"] = expert_placement_json(prepared.run.expert_placement);
     shared["schedule"] = schedule_json(prepared.run.pipeline.schedule);
   });
   shared = parse_json(job.broadcast_text(shared.dump(), 0), "the config sent by rank 0");
@@ -167,6 +173,13 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
     ResolveInput facts;
     facts.world = launch.replica().size();
     facts.schedule = &schedule;
+    ExpertPlacement placement;
+    if (prepared.config.parallel.expert_placement) {
+      placement =
+          parse_expert_placement(*shared.find("expert_placement"), "the placement sent by rank 0",
+                                 prepared.config.model, prepared.config.parallel.expert);
+      facts.expert_placement = &placement;
+    }
     facts.device = device;
     facts.sample_tokens = shared.find("sample_tokens")->as_integer();
     if (!prepared.data.synthetic) facts.windows = prepared.data.windows;

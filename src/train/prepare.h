@@ -31,7 +31,8 @@ enum class Needs : std::uint8_t {
   kSynthetic,   ///< data are not opened
 };
 
-/// Another model in place of the config's. ConfigError where it has fewer layers than stages.
+/// Another model in place of the config's. ConfigError where it has fewer layers than stages, or
+/// other experts than parallel.expert_placement places.
 void take_model(PreparedRun& prepared, const ModelConfig& model);
 
 /// For readers; the windows of the data are left out.

@@ -39,6 +39,8 @@ class RunSaver {
   void save_if_due(bool late, std::optional<double> loss);
   /// Waits for the save under way, where there is one.
   void finish();
+  /// The step whose save was begun last; -1: none.
+  [[nodiscard]] std::int64_t begun_step() const { return begun_step_; }
   [[nodiscard]] std::int64_t failed_saves() const { return failed_saves_; }
   [[nodiscard]] bool last_failed() const { return last_failed_; }
 

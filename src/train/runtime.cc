@@ -50,6 +50,10 @@ int ends_color(const Pipeline& pipeline, const Communicator& group) {
   return an_end ? 0 : 1 + group.rank();
 }
 
+int data_rank(int stage_rank, const RankPart& part) {
+  return stage_rank / (part.cut.context.extent * part.cut.tensor.extent);
+}
+
 const std::vector<ProgramStep>& steps_of(const Program& program,
                                          const Communicator& pipeline_group) {
   return program.ranks.at(static_cast<std::size_t>(pipeline_group.rank()));
@@ -57,13 +61,27 @@ const std::vector<ProgramStep>& steps_of(const Program& program,
 
 }  // namespace
 
+ExpertChannels::ExpertChannels(Communicator& stage, const RankPart& part, BalanceScope scope,
+                               const ChannelMaker& maker, GpuChannels* gpus)
+    : ranks(stage.split(stage.rank() / part.cut.expert.ranks())),
+      peers(stage.split(part.cut.expert.index())),
+      shard_group(peers->split(part.store.of(MeshView::kExpert).replica.index)),
+      copy_group(peers->split(part.store.of(MeshView::kExpert).shard.index)),
+      counted(stage.split(scope == BalanceScope::kGlobal ? 0 : data_rank(stage.rank(), part))),
+      dispatch(channel_of(*ranks, "expert", maker, gpus)),
+      shard_reduce(channel_of(*shard_group, "expert.reduce", maker, gpus, maker.sums.data_shards)),
+      shard_gather(channel_of(*shard_group, "expert.gather", maker, gpus)),
+      copy_reduce(channel_of(*copy_group, part.store.sharded() ? "expert.copies" : "expert.reduce",
+                             maker, gpus, maker.sums.data_copies)) {}
+
 Channels::Channels(Communicator& replica, const MeshShape& mesh, const RankPart& part,
-                   const Pipeline& pipeline, std::int64_t kv_heads, const ChannelMaker& maker)
+                   const Pipeline& pipeline, const RunConfig& config, const ChannelMaker& maker)
     : peers(replica.split(mesh.group_color({Axis::kData, Axis::kContext}, replica.rank()))),
       shard_group(peers->split(part.store.of(MeshView::kDense).replica.index)),
       copy_group(peers->split(part.store.of(MeshView::kDense).shard.index)),
       tensor_group(replica.split(mesh.group_color({Axis::kTensor}, replica.rank()))),
-      same_heads_group(tensor_group->split(same_heads_color(part.cut.tensor, kv_heads))),
+      same_heads_group(tensor_group->split(
+          same_heads_color(part.cut.tensor, config.model.layer(0).attention.kv_heads))),
       context_group(replica.split(mesh.group_color({Axis::kContext}, replica.rank()))),
       pipeline_group(replica.split(mesh.group_color({Axis::kPipeline}, replica.rank()))),
       ends_group(pipeline_group->split(ends_color(pipeline, *pipeline_group))),
@@ -81,7 +99,20 @@ Channels::Channels(Communicator& replica, const MeshShape& mesh, const RankPart&
       ends(channel_of(*ends_group, "pipeline.ends", maker, pipeline_gpus.get())),
       links(*pipeline_group, pipeline.placement, [&](Communicator& group, const char* name) {
         return channel_of(group, name, maker, pipeline_gpus.get());
-      }) {}
+      }) {
+  if (!config.model.has_experts()) return;
+  const std::unique_ptr<Communicator> stage =
+      replica.split(mesh.group_color({Axis::kData, Axis::kContext, Axis::kTensor}, replica.rank()));
+  experts.emplace(*stage, part, config.moe.scope, maker, gpus.get());
+}
+
+ExpertAxis Channels::expert_axis(const ExpertCut& cut, DispatchMethod method) const {
+  ExpertAxis axis;
+  if (!experts) return axis;
+  if (cut.ranks() > 1) axis = ExpertAxis(*experts->ranks, *experts->dispatch, cut, method);
+  axis.count_with(*experts->counted);
+  return axis;
+}
 
 ByAxis Channels::sum(std::int64_t TrafficCounters::*counter) const {
   const auto of = [counter](std::initializer_list<const Communicator*> channels) {
@@ -94,6 +125,10 @@ ByAxis Channels::sum(std::int64_t TrafficCounters::*counter) const {
   sum[Axis::kData] = of({shard_reduce.get(), shard_gather.get(), copy_reduce.get()});
   sum[Axis::kContext] = of({context.get()});
   sum[Axis::kTensor] = of({tensor.get(), same_heads.get()});
+  if (!experts) return sum;
+  sum[Axis::kData] +=
+      of({experts->shard_reduce.get(), experts->shard_gather.get(), experts->copy_reduce.get()});
+  sum[Axis::kExpert] = of({experts->dispatch.get()});
   return sum;
 }
 
@@ -111,7 +146,7 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
       pipeline(run.pipeline),
       part(part_of_rank(config, run, replica.rank(), options.purpose)),
       context(options.device, options.threads, detect_isa()),
-      channels(replica, mesh, part, pipeline, model.layer(0).attention.kv_heads,
+      channels(replica, mesh, part, pipeline, config,
                {context, launch, run.sums, config.parallel.nccl_max_ctas,
                 sums_on_gpu(config, run, options.purpose, replica.rank())}),
       params(part.declare(model)),
@@ -122,7 +157,9 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
             part.stage(run.passes.micro, config.data.sequence_length, config.parallel.recompute,
                        options.device.kind),
             {TensorAxis(*channels.tensor, part.cut.sequence_parallel),
-             ContextAxis(*channels.context, part.cut.context_method, config.data.sequence_length)}),
+             ContextAxis(*channels.context, part.cut.context_method, config.data.sequence_length),
+             channels.expert_axis(part.cut.expert, config.moe.dispatch),
+             expert_places(model, part.cut.expert.expert.extent, part.expert_placement)}),
       executor(steps_of(pipeline.step, *channels.pipeline_group), stage, &channels.links),
       evaluator(steps_of(pipeline.evaluation, *channels.pipeline_group), stage, &channels.links),
       replica_(replica) {
@@ -134,14 +171,20 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
     context.scratch(static_cast<std::size_t>(
         scratch_bytes(model, memory_request(config, run, options.purpose, replica.rank()))));
   using GatherChannels = std::vector<WeightGather::Channel>;
-  if (part.store.sharded())
-    gather.emplace(context, store, GatherChannels{{MeshView::kDense, *channels.shard_gather}});
+  if (part.store.sharded()) {
+    GatherChannels gathers{{MeshView::kDense, *channels.shard_gather}};
+    if (channels.experts) gathers.push_back({MeshView::kExpert, *channels.experts->shard_gather});
+    gather.emplace(context, store, gathers);
+  }
   if (part.fp8) fp8_weights.emplace(context, store, *channels.shard_gather, *channels.tensor);
   if (options.purpose == StagePurpose::kEvaluation) return;
-  reduction.emplace(context, store,
-                    std::vector<ReductionChannels>{
-                        {MeshView::kDense, *channels.shard_reduce, *channels.copy_reduce}},
-                    config.precision.wire);
+  std::vector<ReductionChannels> reductions{
+      {MeshView::kDense, *channels.shard_reduce, *channels.copy_reduce}};
+  if (channels.experts)
+    reductions.push_back(
+        {MeshView::kExpert, *channels.experts->shard_reduce, *channels.experts->copy_reduce});
+  reduction.emplace(context, store, reductions, config.precision.wire);
+  stage.set_balance(balance_of(run));
   if (part.cut.tensor.extent > 1) {
     using Of = PartialGradients::Of;
     const bool tokens_cut = part.cut.sequence_parallel;
@@ -158,6 +201,18 @@ double Runtime::sum_of_losses(double mine) const {
   double sum = part.cut.tensor.index == 0 ? mine : 0;
   replica().sum(std::span(&sum, 1));
   return sum;
+}
+
+StageBalance Runtime::balance_of(const ResolvedRun& run) const {
+  StageBalance balance;
+  if (!channels.experts) return balance;
+  const RunConfig::Moe& moe = config.moe;
+  if (config.balance() == MoeBalance::kAux) balance.aux_coefficient = config.aux_coefficient();
+  balance.z_loss = moe.z_loss;
+  balance.whole_batch = moe.scope == BalanceScope::kGlobal;
+  balance.step_tokens = run.batch.global * config.data.sequence_length;
+  balance.scope_tokens = balance.whole_batch ? balance.step_tokens : config.data.sequence_length;
+  return balance;
 }
 
 void Runtime::weights_changed(Copies copies) {

@@ -39,12 +39,26 @@ struct ChannelMaker {
   LargestSums sums = {};
 };
 
+/// The same for the experts of a model: tokens travel within `ranks`, which hold all experts
+/// together; gradients are summed over the ranks that hold the same.
+struct ExpertChannels {
+  /// Collective over `stage`, the ranks of one pipeline stage.
+  ExpertChannels(Communicator& stage, const RankPart& part, BalanceScope scope,
+                 const ChannelMaker& maker, GpuChannels* gpus);
+
+  const std::unique_ptr<Communicator> ranks, peers, shard_group, copy_group;
+  /// Those whose tokens count together in an auxiliary loss.
+  const std::unique_ptr<Communicator> counted;
+  const std::unique_ptr<Communicator> dispatch;                                 ///< "expert"
+  const std::unique_ptr<Communicator> shard_reduce, shard_gather, copy_reduce;  ///< "data"
+};
+
 /// The groups of ranks that a rank moves data with, each transfer of a kind on a channel of its
 /// own so that none queues behind another. Channels of one rank do nothing.
 struct Channels {
   /// Collective. `peers` is split into the ranks of one whole replica and those of equal shards.
   Channels(Communicator& replica, const MeshShape& mesh, const RankPart& part,
-           const Pipeline& pipeline, std::int64_t kv_heads, const ChannelMaker& maker);
+           const Pipeline& pipeline, const RunConfig& config, const ChannelMaker& maker);
 
   const std::unique_ptr<Communicator> peers;  ///< same part of the model, other tokens
   const std::unique_ptr<Communicator> shard_group, copy_group, tensor_group, same_heads_group,
@@ -56,6 +70,9 @@ struct Channels {
   const std::unique_ptr<Communicator> context;                                  ///< "context"
   const std::unique_ptr<Communicator> ends;  ///< "pipeline": both ends of the model, in its order
   StageLinks links;                          ///< "pipeline"
+  std::optional<ExpertChannels> experts;     ///< in a model with experts
+
+  [[nodiscard]] ExpertAxis expert_axis(const ExpertCut& cut, DispatchMethod method) const;
 
   /// Nanoseconds of the calling thread's waits so far.
   [[nodiscard]] ByAxis exposed_ns() const { return sum(&TrafficCounters::exposed_ns); }
@@ -92,6 +109,8 @@ class Runtime {
   }
   /// The sum over the model's ends of what each first rank of the tensor axis has: a loss.
   [[nodiscard]] double sum_of_losses(double mine) const;
+  /// How experts are balanced in this run.
+  [[nodiscard]] StageBalance balance_of(const ResolvedRun& run) const;
   /// The owned values have changed, by an update or by whoever loaded them: stale bf16 copies are
   /// rounded anew, those in fp8 quantised, and the model sees the new weights.
   enum class Copies : std::uint8_t { kStale, kFresh };

@@ -76,8 +76,11 @@ Samples::Samples(Runtime& runtime, const PreparedRun& prepared)
         runtime.context, runtime.model, runtime.params, runtime.store, shape,
         DecoderMesh{
             TensorAxis(*runtime.channels.tensor, false),
+            runtime.channels.expert_axis(runtime.part.cut.expert, runtime.config.moe.dispatch),
             pass.ranks.at(static_cast<std::size_t>(runtime.channels.pipeline_group->rank())),
-            &runtime.channels.links});
+            &runtime.channels.links,
+            expert_places(runtime.model, runtime.part.cut.expert.expert.extent,
+                          runtime.part.expert_placement)});
   });
 }
 

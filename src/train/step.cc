@@ -6,10 +6,13 @@ namespace trireme {
 
 namespace {
 
-/// What a check of collectives compares, it compares before each transfer, on the host.
+/// Not what the host takes part in: a check of collectives compares before each transfer; where
+/// tokens travel to experts the host learns how many, and counts of an auxiliary loss are joined
+/// there.
 StepGraph::Mode graph_mode(const Runtime& runtime) {
   const RunConfig::Run& run = runtime.config.run;
-  const bool on = run.cuda_graph != CudaGraph::kOff && !run.check_collectives;
+  const bool host_counts = runtime.part.cut.expert.ranks() > 1 || runtime.stage.has_aux_loss();
+  const bool on = run.cuda_graph != CudaGraph::kOff && !run.check_collectives && !host_counts;
   return on ? StepGraph::Mode::kAuto : StepGraph::Mode::kOff;
 }
 

@@ -85,7 +85,7 @@ void StepLoop::send_report() {
   mine.busy_ns = occupation.busy_ns;
   inputs_.report(mine);
   const Span span(runtime_.trace, Phase::kOptimizer);
-  reports_.start(mine);
+  reports_.start(mine, runtime_.stage.expert_totals());
 }
 
 void StepLoop::receive_reports() {

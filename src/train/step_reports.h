@@ -2,10 +2,14 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "base/exact_sum.h"
 #include "checkpoint/async_writer.h"
 #include "comm/communicator.h"
+#include "model/stage.h"
+#include "plan/expert_files.h"
 
 namespace trireme {
 
@@ -25,6 +29,13 @@ struct RankReport {
   void add(const RankReport& higher);
 };
 
+/// The same of experts, by layer of the model.
+struct ExpertReport {
+  double aux_loss = 0, z_loss = 0;  ///< of all layers
+  std::vector<double> load;         ///< most tokens of an expert / their mean; 0: no experts
+  ExpertLoad tokens;                ///< of each expert; of all zeros where there are none
+};
+
 /// What all ranks know of a step then.
 struct StepFacts {
   double norm = 0;  ///< of all gradients, before clipping; not finite where any element is not
@@ -34,6 +45,7 @@ struct StepFacts {
   bool save_is_late = false;
   std::int64_t memory_bytes = 0;            ///< the largest
   double longest_span_ns = 0, busy_ns = 0;  ///< the mean
+  std::optional<ExpertReport> experts;      ///< in a model with experts
 };
 
 /// The reports of all ranks as one, a combination a step: also with GPUs they go over MPI.
@@ -41,16 +53,23 @@ class StepReports {
  public:
   explicit StepReports(Communicator& replica) : replica_(replica) {}
   /// Once on each rank, then finish() once. Nobody waits for others before that.
-  void start(const RankReport& mine);
+  void start(const RankReport& mine, const Stage::ExpertTotals& experts = {});
   /// Waits for the reports of all ranks; the same on all.
   StepFacts finish();
   /// Of all ranks, since finish().
   [[nodiscard]] const RankReport& all() const { return report_; }
 
  private:
+  void start_experts(const Stage::ExpertTotals& mine);
+  [[nodiscard]] ExpertReport finish_experts();
+
   Communicator& replica_;
   RankReport report_;
   Pending pending_;
+  // Of experts: the losses, then each layer's load.
+  std::vector<double> experts_;
+  std::size_t layers_ = 0;
+  Pending experts_pending_;
 };
 
 }  // namespace trireme

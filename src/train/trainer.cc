@@ -28,7 +28,10 @@ Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, RunProgress progress)
                 mine.stop_reason = stopping_.look();
                 saver_.report(mine);
               },
-              [this](std::int64_t step) { return stands_still_behind(step); }}) {}
+              [this](std::int64_t step) { return stands_still_behind(step); }}) {
+  if (runtime.model.has_experts() && runtime.replica().rank() == 0)
+    expert_load_.emplace(runtime.model, runtime.config.run.directory);
+}
 
 RunEnd Trainer::run() {
   const auto give_up = [this](bool all_ranks_are_here) {
@@ -70,6 +73,7 @@ std::optional<RunEnd> Trainer::end_step(const CommittedStep& step) {
     pipeline_.span_ns += step.facts.longest_span_ns;
     pipeline_.busy_ns += step.facts.busy_ns;
   }
+  if (expert_load_ && !step.skip) expert_load_->add(*step.facts.experts);
   if (inputs_.watchdog != nullptr) inputs_.watchdog->step_finished(step.step, step.times.seconds());
   if (inputs_.reporter != nullptr) report_step(step);
   if (progress_.skipped_in_a_row >= kSkipsMax) end_diverged(*step.skip);
@@ -111,6 +115,7 @@ std::optional<RunEnd> Trainer::after_step(const StepFacts& facts) {
   } else {
     saver_.save_if_due(facts.save_is_late, loss);
   }
+  if (expert_load_ && saver_.begun_step() == progress_.step) expert_load_->write();
   if (finished()) return end(EndReason::kSteps);
   if (stop >= Stopping::kSignal) return end(EndReason::kSignal, stop - Stopping::kSignal);
   if (stop == Stopping::kTime) return end(EndReason::kTime);
@@ -144,9 +149,13 @@ void Trainer::report_step(const CommittedStep& step) {
       tokens * static_cast<double>(flops_per_token_) / line.step_seconds * 1e-12;
   if (peak_tflops_) line.mfu = line.tflops_per_second / (*peak_tflops_ * runtime_.replica().size());
   line.memory_bytes = step.facts.memory_bytes;
+  if (const auto& experts = step.facts.experts)
+    line.experts = {experts->aux_loss, experts->z_loss, experts->load};
   line.time.forward_backward = times.forward_backward_seconds();
-  for (const Axis axis : kAxes) {
-    if (axis == Axis::kData || runtime_.mesh.extent(axis) > 1)
+  for (const Axis axis : kTrafficAxes) {
+    const bool is_there = axis == Axis::kExpert ? runtime_.part.cut.expert.ranks() > 1
+                                                : runtime_.mesh.extent(axis) > 1;
+    if (axis == Axis::kData || is_there)
       line.time.communication_exposed.emplace_back(name_of(axis), times.exposed_seconds(axis));
   }
   line.time.data_wait = times.seconds_of(Phase::kData);

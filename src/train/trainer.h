@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "train/evaluator.h"
+#include "train/expert_load_record.h"
 #include "train/run_end.h"
 #include "train/run_saver.h"
 #include "train/step_loop.h"
@@ -45,6 +46,7 @@ class Trainer {
   Stopping stopping_;
   RunSaver saver_;
   RunEvaluation evaluation_;
+  std::optional<ExpertLoadRecord> expert_load_;  // on rank 0, with experts
   StepLoop steps_;
   /// Over this process's steps behind the first: the longest rank's span, a mean rank's busy time.
   struct {

@@ -66,6 +66,25 @@ check "plan: when to save" awk -v seconds="$(number checkpoint_interval_seconds 
   'BEGIN { e = seconds / sqrt(2 * 36000 * bytes / 2e9) - 1; exit !(e < 1e-4 && e > -1e-4) }'
 train plan base.json --mtbf-hours 4
 check "plan: when to save, in words" grep -q 'Save every .*failure comes every 4h00m.*Young, Daly' out
+experts=(--world 2 --set 'model={"model_type":"olmoe","vocab_size":257,"hidden_size":32,"intermediate_size":16,
+  "num_hidden_layers":2,"num_attention_heads":2,"num_experts":4,"num_experts_per_tok":2,"max_position_embeddings":64}'
+  --set parallel.expert=2)
+echo '{"load": [[4, 4, 1, 1], [2, 2, 2, 2]]}' >load.json
+train plan base.json "${experts[@]}" --expert-load load.json --write placement.json --json
+ends_with "plan of experts" 0
+check "plan of experts: the first layer" same "$(sed -n '/"layers"/,$p' out | tr -d ' \n' | grep -o '"neighbours":1.6,"placed":1.0' | wc -l)" 1
+check "plan of experts: the placement" same "$(cat placement.json)" '{"placement":[[0,1,0,1],[0,0,1,1]]}'
+train plan base.json "${experts[@]}" --expert-load load.json
+check "plan of experts, in words" grep -qE '^ +all +1.300 +1.000 +23.1 %' out
+train plan base.json "${experts[@]}" --set parallel.expert_placement=placement.json
+ends_with "plan with a placement" 0
+train plan base.json "${experts[@]}" --set parallel.expert_placement=load.json
+ends_with "plan with another file as placement" 2
+says "plan with another file as placement: why" 'parallel.expert_placement: load.json: has no list "placement"'
+train plan base.json "${experts[@]}" --expert-load absent.json
+ends_with "plan of experts: no load" 74
+train plan base.json "${experts[@]}" --write placement.json
+ends_with "plan: --write alone" 2
 train plan base.json --world 3 --json
 ends_with "plan with a fault" 2
 result "plan with a fault"

@@ -63,7 +63,7 @@ refused "no steps" 2 'run.steps' base.json --set run.steps=null
 printf '{"run": {' >broken.json
 refused "cut config" 2 'broken.json' broken.json
 refused "a model we lack" 2 'not in this version\|model_type' base.json --set model.model_type=mamba
-refused "expert axis" 2 'parallel.expert.*not in this version' base.json --set parallel.expert=2
+refused "expert axis without experts" 2 'parallel.expert: is of experts' base.json --set parallel.expert=2
 others=() # a plan may be of two ranks
 refused "tensor axis on one rank" 2 'tensor 2 .*does not divide the number of ranks' base.json --set parallel.tensor=2
 others=("${everywhere[@]}")

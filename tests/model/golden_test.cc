@@ -110,6 +110,8 @@ TEST_P(ModelGoldenCase, b_and_w_apart_give_the_bits_of_bw) {
                                           fused.config.layer(0).attention.qk_norm != QkNorm::kNone);
     if (again) all.insert(all.end(), std::begin(with_r), std::end(with_r));
     for (const std::vector<Action>& order : all) {
+      SCOPED_TRACE(testing::Message() << "recompute " << static_cast<int>(recompute) << ", order "
+                                      << &order - all.data());
       Schedule schedule;
       schedule.ranks = {order};
       StageShape shape{golden.batch, golden.tokens, 1, StagePurpose::kTrainingSplit};
@@ -193,7 +195,9 @@ TEST_P(ModelGoldenCase, bf16_stays_near_float64) {
     for (std::size_t i = 0; i < expected.size(); ++i)
       difference += std::pow(actual[i] - expected[i], 2);
   }
-  EXPECT_LE(std::sqrt(difference), 0.04 * golden.gradient_norm);
+  // Of 111 tokens a few choose other experts, as in PyTorch: there up to 0.19.
+  const double bound = model.config.has_experts() ? 0.25 : 0.04;
+  EXPECT_LE(std::sqrt(difference), bound * golden.gradient_norm);
 }
 
 class DocumentMaskCase : public testing::TestWithParam<std::string> {};

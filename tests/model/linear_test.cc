@@ -105,6 +105,7 @@ TEST_P(Linear, backward_weight_sets_or_adds_and_the_bias_always_adds) {
 }
 
 TEST_P(Linear, an_epilogue_goes_over_rows_as_over_all) {
+  context_.set_batch_invariant(true);
   const Buffer x = tensor({kTokens, kIn}, x_), w = tensor(weight_shape(), w_),
                b = tensor({kOut}, b_);
   const LinearWeights weights{w.view(), b.view(), in_out()};

@@ -46,6 +46,13 @@ TEST(BatchOfPasses, a_micro_batch_is_cut_on_data_ranks_of_cpus_alone) {
   EXPECT_EQ(batch_of_passes(other, batch, 1, DeviceKind::kCpu), (ResolvedBatch{8, 1, 8, 1}));
 }
 
+TEST(BatchOfPasses, what_is_balanced_over_a_step_stays_one_pass) {
+  RunConfig config = wide_config();
+  config.moe.scope = BalanceScope::kGlobal;
+  EXPECT_EQ(batch_of_passes(config, {8, 8, 1, 1}, 1, DeviceKind::kCpu),
+            (ResolvedBatch{8, 8, 1, 1}));
+}
+
 TEST(BatchOfPasses, passes_are_long_enough_and_divide_the_micro_batch) {
   const auto pass_of = [](const RunConfig& config, std::int64_t micro) {
     const ResolvedBatch passes = batch_of_passes(config, {micro, micro, 1, 1}, 1, DeviceKind::kCpu);

@@ -121,6 +121,12 @@ TEST(LayerBalance, counts_what_the_passes_compute) {
   EXPECT_EQ(cost_of_layer(model, 32, Recompute::kNone).forward,
             products + 2 * 8 * (32 + 8 + 32) / 3)
       << "a mean over the layers";
+  model.layers[1].mlp.ffn = 17;
+  EXPECT_EQ(cost_of_layer(model, 32, Recompute::kNone).backward_weight, products + 2 * 3 * 8 / 3);
+  model.layers[1].attention.kv_heads = 1;
+  EXPECT_EQ(cost_of_layer(model, 32, Recompute::kNone).backward_weight,
+            2 * ((3 * 640 + 24 - 64) / 3))
+      << "that need not be whole";
 }
 
 }  // namespace

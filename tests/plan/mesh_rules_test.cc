@@ -65,6 +65,60 @@ TEST(MeshRules, a_tensor_extent_that_does_not_divide_is_told_with_numbers_and_th
   EXPECT_EQ(only_problem(config).message, "does not divide a vocabulary of 3 rows");
 }
 
+/// 12 experts of 10 columns.
+RunConfig config_of_experts() {
+  RunConfig config;
+  config.model = model_of(R"({"model_type":"qwen3_moe","hidden_size":48,"num_attention_heads":12,
+      "num_key_value_heads":12,"num_hidden_layers":2,"mlp_only_layers":[0],"intermediate_size":24,
+      "num_experts":12,"moe_intermediate_size":10,"vocab_size":61})");
+  config.model_json = config.model.source;
+  config.data.sequence_length = 48;
+  return config;
+}
+
+TEST(MeshRules, an_expert_extent_divides_the_experts_and_the_ranks_of_a_stage) {
+  RunConfig config = config_of_experts();
+  config.parallel.tensor = 2;
+  for (std::int64_t e = 1; e <= 20; ++e) {
+    config.parallel.expert = e;
+    const bool legal = e == 1 || e == 2 || e == 4;  // of 8 ranks and 12 experts
+    EXPECT_EQ(problems_of(config, 4).empty(), legal) << e;
+  }
+  config.parallel.expert = 8;
+  const Problem eight = only_problem(config, 4);
+  EXPECT_EQ(eight.path, "parallel.expert");
+  EXPECT_EQ(eight.found, "8");
+  EXPECT_EQ(eight.legal, "1, 2 or 4");
+  EXPECT_EQ(eight.nearest, "4");
+  EXPECT_EQ(eight.message, "does not divide the 12 experts of a layer");
+  config.parallel.expert = 3;
+  EXPECT_EQ(only_problem(config, 4).message,
+            "does not divide the 8 ranks of data 4 x context 1 x tensor 2");
+  config.parallel.expert = 4;
+  config.parallel.expert_tensor = 2;
+  EXPECT_TRUE(problems_of(config, 4).empty());
+  config.parallel.expert = 5;
+  EXPECT_EQ(only_problem(config, 4).message,
+            "does not divide the 12 experts of a layer, the 8 ranks of data 4 x context 1 x "
+            "tensor 2 / expert_tensor 2");
+}
+
+TEST(MeshRules, the_columns_of_an_expert_are_cut_evenly_over_ranks_of_a_stage) {
+  RunConfig config = config_of_experts();
+  config.parallel.expert_tensor = 4;
+  const Problem four = only_problem(config, 4);
+  EXPECT_EQ(four.path, "parallel.expert_tensor");
+  EXPECT_EQ(four.found, "4");
+  EXPECT_EQ(four.legal, "1, 2, 5 or 10 for this model");
+  EXPECT_EQ(four.nearest, "5");
+  EXPECT_EQ(four.message, "does not divide the 10 columns of an expert");
+  config.parallel.expert_tensor = 5;
+  EXPECT_EQ(only_problem(config, 4).legal, "1 or 2");
+  EXPECT_EQ(only_problem(config, 4).message,
+            "does not divide the 4 ranks of data 4 x context 1 x tensor 1");
+  EXPECT_TRUE(problems_of(config, 5).empty());
+}
+
 TEST(MeshRules, ulysses_shares_out_the_heads_that_the_tensor_axis_leaves) {
   RunConfig config = some_config();
   config.parallel.context_method = ContextMethod::kUlysses;

@@ -68,6 +68,21 @@ TEST(Resolve, a_zero_bubble_schedule_that_comes_to_1f1b_says_so) {
   EXPECT_EQ(notes_of("zb-auto", 6, Recompute::kNone), "") << "there is room";
 }
 
+TEST(Resolve, what_is_balanced_over_a_step_takes_one_pass) {
+  RunConfig config = small_config();
+  config.moe.scope = BalanceScope::kGlobal;
+  config.batch = {.global = 8, .micro = 4, .accumulation = {}};
+  EXPECT_TRUE(resolve(config, {.world = 2}).problems.empty());
+  const Problem problem = only_problem(resolve(config, {}));
+  EXPECT_EQ(problem.path, "moe.scope");
+  EXPECT_EQ(problem.legal, "\"sequence\", or batch.accumulation 1");
+  EXPECT_EQ(problem.message,
+            "counts the tokens of a whole step, which are known after the first of its 2 backward "
+            "passes only");
+  config.moe.scope = BalanceScope::kSequence;
+  EXPECT_TRUE(resolve(config, {}).problems.empty());
+}
+
 TEST(Resolve, a_model_whose_heads_no_op_takes_is_refused) {
   const auto refused_at = [](const char* keys) {
     RunConfig config = small_config();

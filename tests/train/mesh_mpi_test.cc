@@ -295,5 +295,30 @@ TEST(Mesh, a_few_cells) {
   table.print();
 }
 
+TEST(Mesh, experts_train_as_on_one_rank) {
+  Table table;
+  table.run(expert_cells(test_world().size()));
+  table.print();
+}
+
+TEST(Mesh, experts_train_in_a_pipeline_as_on_one_rank) {
+  const int ranks = test_world().size();
+  if (ranks % 2 != 0) return;
+  Table table;
+  for (const char* schedule : {"1f1b", "zb-h1"}) {
+    MeshCell cell;
+    cell.model = MeshModel::kQwen2Moe;
+    cell.pipeline = 2;
+    cell.schedule = schedule;
+    cell.data = cell.expert = ranks / 2;
+    cell.accumulation = 3;
+    cell.zero_stage = 2;
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      cell.recompute = recompute;
+      if (!table.run(cell)) return;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trireme

@@ -52,6 +52,15 @@ ModelConfig make_config(MeshModel model) {
       return model_of(common + R"("model_type": "llama", "num_hidden_layers": 2, "hidden_size": 160,
           "head_dim": 16, "max_position_embeddings": 64, "num_attention_heads": 12,
           "num_key_value_heads": 2, "intermediate_size": 288)");
+    case MeshModel::kQwen2Moe:
+      return model_of(sizes + heads + R"("model_type": "qwen2_moe", "num_hidden_layers": 3,
+          "num_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 20,
+          "shared_expert_intermediate_size": 28, "mlp_only_layers": [0],
+          "output_router_logits": true, "router_aux_loss_coef": 0.1)");
+    case MeshModel::kMixtral:
+      return model_of(sizes + R"("model_type": "mixtral", "num_hidden_layers": 2,
+          "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 12,
+          "num_experts_per_tok": 2, "intermediate_size": 20)");
     case MeshModel::kGpt2Sixteens:
       return model_of(common + R"("model_type": "gpt2", "n_embd": 192, "n_layer": 2, "n_head": 12,
           "n_inner": 288, "n_positions": 64)");
@@ -149,6 +158,10 @@ std::string name_of(MeshModel model) {
       return "llama of sixteens";
     case MeshModel::kGpt2Sixteens:
       return "gpt2 of sixteens";
+    case MeshModel::kQwen2Moe:
+      return "qwen2_moe";
+    case MeshModel::kMixtral:
+      return "mixtral";
   }
   return "?";
 }
@@ -158,7 +171,9 @@ const ModelConfig& config_of(MeshModel model) {
     std::vector<ModelConfig> all;
     for (const MeshModel each : kMeshModels) all.push_back(make_config(each));
     all.push_back(make_config(MeshModel::kSixteens));
-    all.push_back(make_config(MeshModel::kGpt2Sixteens));
+    for (const MeshModel each :
+         {MeshModel::kGpt2Sixteens, MeshModel::kQwen2Moe, MeshModel::kMixtral})
+      all.push_back(make_config(each));
     return all;
   }();
   return configs.at(static_cast<std::size_t>(model));
@@ -198,6 +213,9 @@ RunConfig MeshCell::config() const {
   config.parallel.pipeline_schedule = schedule;
   if (layers > 0)
     config.model.layers.resize(static_cast<std::size_t>(layers), config.model.layer(0));
+  config.parallel.expert = expert;
+  config.parallel.expert_tensor = expert_tensor;
+  config.moe.dispatch = dispatch;
   if (library_sums) config.parallel.reduction_order = ReductionOrder::kLibrary;
   return config;
 }
@@ -216,6 +234,9 @@ std::string MeshCell::text() const {
     text += fmt::format(", fp8 by {}", fp8->recipe == Fp8Recipe::kBlock ? "blocks" : "tensors");
   if (library_sums) text += ", sums of the library";
   if (layers > 0) text += fmt::format(", {} layers", layers);
+  if (expert > 1) text += fmt::format(", expert {}", expert);
+  if (expert_tensor > 1) text += fmt::format(", expert tensor {}", expert_tensor);
+  if (dispatch == DispatchMethod::kAllGather) text += ", tokens gathered";
   if (pipeline > 1) text += fmt::format(", pipeline {} by {}", pipeline, schedule);
   return text;
 }
@@ -236,7 +257,51 @@ std::string MeshCell::bit_class() const {
   same.pipeline = 1;
   // Stages 0 and 1 sum micro-batches, then ranks; 2 and 3 the other way round.
   same.zero_stage = accumulation == 1 || zero_stage < 2 ? 1 : 2;
+  // Each source's part of an expert's gradient is a product, their sum the same tree on any ranks.
+  if (expert_tensor == 1 && (accumulation == 1 || zero_stage >= 2)) same.expert = 1;
+  same.dispatch = DispatchMethod::kAllToAll;
   return same.text();
+}
+
+std::vector<MeshCell> expert_cells(int ranks) {
+  std::vector<MeshCell> cells;
+  const auto add = [&](MeshCell cell) {
+    if (legal(cell)) cells.push_back(cell);
+  };
+  int turn = 0;
+  for (const MeshModel model : {MeshModel::kQwen2Moe, MeshModel::kMixtral}) {
+    for (int mesh = 0; mesh < ranks * ranks * 2; ++mesh) {
+      MeshCell cell;
+      cell.model = model;
+      cell.tensor = mesh % ranks + 1;
+      cell.context = mesh / ranks % ranks + 1;
+      cell.sequence_parallel = mesh / ranks / ranks != 0;
+      if (ranks % (cell.tensor * cell.context) != 0) continue;
+      if (cell.sequence_parallel && cell.tensor == 1) continue;
+      cell.data = ranks / (cell.tensor * cell.context);
+      ++turn;
+      cell.recompute = static_cast<Recompute>(turn % 3);
+      cell.accumulation = 1 + turn % 2;
+      cell.zero_stage = cell.accumulation == 1 ? turn / 2 % 4 : 2 + turn / 2 % 2;
+      cell.documents = turn % 5 == 0;
+      for (cell.expert = 1; cell.expert <= ranks; ++cell.expert) {
+        if (ranks % cell.expert != 0) continue;
+        add(cell);
+        if (cell.expert == ranks && ranks > 1) {
+          MeshCell other = cell;
+          other.dispatch = DispatchMethod::kAllGather;
+          add(other);
+          other.expert = ranks / 2;
+          other.expert_tensor = 2;
+          if (ranks % 2 == 0) add(other);
+          cell.zero_stage = 0;
+          cell.accumulation = 3 - cell.accumulation;
+          add(cell);
+        }
+      }
+    }
+  }
+  return cells;
 }
 
 std::vector<MeshCell> legal_cells(int ranks, Combinations which) {

@@ -24,6 +24,10 @@ enum class MeshModel : std::uint8_t {
   // Of multiples of 16, not of 128: for fp8, and in cells that are made by hand.
   kSixteens,      ///< llama
   kGpt2Sixteens,  ///< gpt2
+  // With 12 experts, in cells that are made by hand.
+  kQwen2Moe,  ///< 3 for a token, and one that all share by a gate; the first of 3 layers has none;
+              ///< an auxiliary loss
+  kMixtral,   ///< 2 for a token, as weights of one
 };
 inline constexpr MeshModel kMeshModels[] = {
     MeshModel::kLlama, MeshModel::kOneKey, MeshModel::kOlmo3, MeshModel::kGemma3, MeshModel::kGpt2};
@@ -51,6 +55,8 @@ struct MeshCell {
   std::string schedule = "1f1b";
   int layers = 0;  ///< in place of the model's; 0: as they are
   bool library_sums = false;
+  int expert = 1, expert_tensor = 1;
+  DispatchMethod dispatch = DispatchMethod::kAllToAll;
 
   [[nodiscard]] int ranks() const { return pipeline * tensor * context * data; }
   /// Sequences of a step: about 12, and the data ranks and micro-batches divide them.
@@ -75,6 +81,10 @@ std::vector<MeshCell> covering_cells(int ranks);
 /// One cell for each mesh of so many ranks and each way that attention has there, the models and
 /// sequence parallelism in turn.
 std::vector<MeshCell> meshes_in_turn(int ranks);
+
+/// Cells of models with experts: every mesh of so many ranks and every extent of experts on it,
+/// other settings in turn.
+std::vector<MeshCell> expert_cells(int ranks);
 
 /// Variants of a cell that fall into few classes of equal bits: stages of ZeRO, recompute, and the
 /// same twice.

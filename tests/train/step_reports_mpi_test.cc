@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "support/mpi_test.h"
@@ -59,6 +60,23 @@ TEST(StepReports, everybody_receives_the_same) {
   const StepFacts facts = reports.finish();
   EXPECT_FALSE(std::isfinite(facts.norm));
   EXPECT_TRUE(facts.save_is_late);
+}
+
+TEST(StepReports, tokens_of_experts_are_those_of_all_ranks) {
+  Communicator& world = test_world();
+  StepReports reports(world);
+  Stage::ExpertTotals mine;
+  mine.losses = {{0, 0}, {0.5, 0.25}};
+  mine.load = {{0, 0, 0}, {world.rank(), 0, 2}};
+  reports.start(report_of(world.rank(), 1), mine);
+  const StepFacts facts = reports.finish();
+  const std::int64_t ranks = world.size(), first = ranks * (ranks - 1) / 2;
+  ASSERT_TRUE(facts.experts);
+  EXPECT_EQ(facts.experts->tokens, (ExpertLoad{{0, 0, 0}, {first, 0, 2 * ranks}}));
+  EXPECT_EQ(facts.experts->aux_loss, 0.5 * static_cast<double>(ranks));
+  EXPECT_EQ(facts.experts->load[0], 0);
+  EXPECT_DOUBLE_EQ(facts.experts->load[1], 3.0 * static_cast<double>(std::max(first, 2 * ranks)) /
+                                               static_cast<double>(first + 2 * ranks));
 }
 
 /// The others send only when rank 0 has gone on.

@@ -70,7 +70,6 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       {"parallel.pipeline_memory_limit", one_of({nullptr})},
       {"parallel.pipeline_group_size", one_of({1})},
       {"parallel.speculative_step", one_of({true, false})},
-      {"parallel.expert", one_of({1})},
       {"parallel.data", [](Dice&, const Situation& s) { return Json(s.data_ranks); }},
       {"parallel.nccl_max_ctas", one_of({0, 8})},
       {"parallel.reduction_order", one_of({"rank", "library"})},
@@ -93,6 +92,22 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       // One that reads all, one that reads nothing, one that is gone at once.
       {"log.command", one_of({Json::Array{"cat"}, Json::Array{"sleep", "0.1"},
                               Json::Array{"sh", "-c", "exit 3"}})},
+  };
+  return list;
+}
+
+/// Keys of models with experts, of which none is drawn: what holds without them.
+const std::vector<std::pair<std::string, Draw>>& expert_fields() {
+  static const std::vector<std::pair<std::string, Draw>> list = {
+      {"parallel.expert", one_of({1})},
+      {"parallel.expert_tensor", one_of({1})},
+      {"parallel.expert_placement", one_of({nullptr})},
+      {"moe.balance", one_of({"auto"})},
+      {"moe.aux_coefficient", one_of({nullptr})},
+      {"moe.scope", one_of({"sequence"})},
+      {"moe.z_loss", one_of({0})},
+      {"moe.bias_rate", one_of({1e-3})},
+      {"moe.dispatch", one_of({"alltoall"})},
   };
   return list;
 }
@@ -186,10 +201,12 @@ std::string refusal_path(const std::string& path) {
 
 void draw_free_fields(Dice& dice, Json& config, const Situation& situation) {
   const int chance = dice.pick({5, 15, 40});
-  for (const auto& [path, draw] : free_fields()) {
-    if (!dice.percent(chance)) continue;
-    Json value = draw(dice, situation);
-    if (!value.is_null()) set_at(config, path, std::move(value));
+  for (const auto* list : {&free_fields(), &expert_fields()}) {
+    for (const auto& [path, draw] : *list) {
+      if (!dice.percent(chance)) continue;
+      Json value = draw(dice, situation);
+      if (!value.is_null()) set_at(config, path, std::move(value));
+    }
   }
   // What has a meaning for some kinds of schedule alone.
   const Json* given = value_at(config, "lr_schedule.warmup_steps");
@@ -274,7 +291,8 @@ void draw_units(Dice& dice, Json& config) {
 
 std::set<std::string> drawn_fields() {
   std::set<std::string> paths(std::begin(kPlaced), std::end(kPlaced));
-  for (const auto& [path, draw] : free_fields()) paths.insert(path);
+  for (const auto* list : {&free_fields(), &expert_fields()})
+    for (const auto& [path, draw] : *list) paths.insert(path);
   return paths;
 }
 

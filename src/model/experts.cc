@@ -1,0 +1,350 @@
+#include "model/experts.h"
+
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/expert_rows/expert_rows.h"
+#include "kernels/grouped_gemm/grouped_gemm.h"
+#include "model/batch_invariance.h"
+#include "tensor/transfer.h"
+
+namespace trireme {
+
+namespace {
+
+RouterRule rule_of(const ExpertsConfig& experts) {
+  return {experts.sigmoid ? RouterScore::kSigmoid : RouterScore::kSoftmax,
+          experts.chosen,
+          experts.normalized,
+          experts.groups,
+          experts.groups_chosen,
+          static_cast<float>(experts.scale)};
+}
+
+constexpr RouterRule kGateRule = {RouterScore::kSigmoid, 1};
+
+/// The first `rows` of a view that has room for more.
+template <class Byte>
+BasicTensorView<Byte> first(const BasicTensorView<Byte>& view, std::int64_t rows) {
+  return view.rows(0, rows);
+}
+
+template <class Byte>
+BasicTensorView<Byte> home_rows(const LayerPass& pass, const BasicTensorView<Byte>& x_TC) {
+  const Slice home = home_range(pass.tensor, x_TC.shape[0]);
+  return x_TC.rows(home.begin, home.size);
+}
+
+const ExpertPlaces& places_of(const LayerPass& pass) {
+  return pass.experts->places[static_cast<std::size_t>(pass.index)];
+}
+
+/// i32 of the device's memory that a layer needs once.
+ConstTensorView constant(Context& context, const std::vector<std::int32_t>& values) {
+  return {
+      context.device_constant(std::as_bytes(std::span(values))), DType::kI32, {std::ssize(values)}};
+}
+
+bool travels(const LayerPass& pass) { return pass.experts->axis.ranks() > 1; }
+
+}  // namespace
+
+ExpertsWeights weights_of(const ParamStore::Lease& lease, const ExpertsParams& params) {
+  ExpertsWeights weights;
+  if (!params.router.weight.given()) return weights;
+  weights.router = weights_of(lease, params.router);
+  if (params.shared_gate.weight.given())
+    weights.shared_gate = weights_of(lease, params.shared_gate);
+  if (params.bias != kNoParam) weights.bias_E = lease.weight(params.bias);
+  const auto by_expert = [&](ParamRange range, int parts) {
+    ConstTensorView fused = lease.weight(range);
+    const std::int64_t experts = (range.last - range.first + 1) / parts;
+    fused.shape = {experts, fused.shape[0] / experts, fused.shape[1]};
+    return fused;
+  };
+  weights.in = by_expert(params.in, 2);
+  weights.out = by_expert(params.out, 1);
+  return weights;
+}
+
+GluGate glu_gate(const LayerConfig& layer) {
+  return layer.mlp.activation == Activation::kGeGlu ? GluGate::kGelu : GluGate::kSilu;
+}
+
+Slice home_range(const TensorAxis& tensor, std::int64_t tokens) {
+  if (tensor.residual_tokens(tokens) < tokens) {
+    const TensorAxis::Rows rows = tensor.residual_range(tokens);
+    return {rows.first, rows.count};
+  }
+  return even_slice(tokens, tensor.extent(), tensor.rank().index);
+}
+
+ExpertsScratch lay_out_experts_scratch(ArenaCursor& arena, const LayerShape& shape) {
+  ExpertsScratch scratch;
+  if (!shape.config.experts) return scratch;
+  const ExpertsConfig& experts = *shape.config.experts;
+  const std::int64_t home = shape.home_tokens(), rows = shape.expert_rows(), k = experts.chosen,
+                     received = shape.received_tokens();
+  scratch.rows_RC = arena.take(shape.compute, {rows, shape.hidden});
+  scratch.h_RF = arena.take(shape.compute, {rows, experts.ffn});
+  if (shape.expert.ranks() > 1) {
+    const std::int64_t parts = home * k * shape.expert.tensor.extent;
+    scratch.sent = arena.take(shape.compute, {received, shape.hidden});
+    scratch.sent_chosen = arena.take(DType::kI32, {received, k});
+    scratch.sent_weights = arena.take(DType::kF32, {received, k});
+    scratch.home_rows = arena.take(shape.compute, {parts, shape.hidden});
+    scratch.home_dweights = arena.take(DType::kF32, {parts, 1});
+  }
+  scratch.dweights_R = arena.take(DType::kF32, {rows});
+  scratch.dweights_Sk = arena.take(DType::kF32, {home, k});
+  scratch.router_SC = arena.take(shape.compute, {home, shape.hidden});
+  scratch.counts_BE = arena.take(DType::kI32, {shape.sequences, experts.count});
+  return scratch;
+}
+
+void ExpertsForward::route(ConstTensorView n_SC, Count count) {
+  Context& context = pass_.context;
+  const ExpertsPass& experts = *pass_.experts;
+  const std::int64_t home = n_SC.shape[0];
+  const BatchInvariance alone(context, true);
+  linear_forward(context, first(acts_.logits_SE, home), n_SC, weights_.router);
+  RouterForward router;
+  router.chosen_Tk = first(acts_.chosen_Sk, home);
+  router.weights_Tk = first(acts_.weights_Sk, home);
+  router.logits_TE = first(acts_.logits_SE, home);
+  router.bias_E = weights_.bias_E;
+  router.rule = rule_of(*pass_.config.experts);
+  router.sequence_tokens = experts.sequence_tokens;
+  router.first_token = home_range(pass_.tensor, pass_.tokens()).begin;
+  if (count == Count::kYes && experts.load_LBE.given())
+    router.load_BE = experts.load_LBE.rows(pass_.index, 1).reshape(experts.scratch.counts_BE.shape);
+  if (experts.balance.aux_factor != 0) {
+    clear(context, experts.scratch.counts_BE);
+    router.balance_BE = experts.scratch.counts_BE;
+  }
+  router_forward(context, router);
+  if (experts.balance.aux_factor != 0) balance(experts.scratch.counts_BE);
+}
+
+/// acts.balance = factor x the counts of each sequence.
+void ExpertsForward::balance(ConstTensorView counts_BE) const {
+  Context& context = pass_.context;
+  const ExpertsBalance& of = pass_.experts->balance;
+  const auto sequences = counts_BE.shape[0], experts = counts_BE.shape[1];
+  std::vector<std::int32_t> counts(static_cast<std::size_t>(counts_BE.count()));
+  copy_out(context, std::as_writable_bytes(std::span(counts)), counts_BE);
+  if (of.whole_batch) {
+    for (std::int64_t i = experts; i < sequences * experts; ++i)
+      counts[static_cast<std::size_t>(i % experts)] += counts[static_cast<std::size_t>(i)];
+    for (std::int64_t i = experts; i < sequences * experts; ++i)
+      counts[static_cast<std::size_t>(i)] = counts[static_cast<std::size_t>(i % experts)];
+  }
+  std::vector<std::int64_t> sums(counts.begin(), counts.end());
+  pass_.experts->axis.sum_counts(sums);
+  std::vector<float> factors;
+  factors.reserve(sums.size());
+  for (const std::int64_t sum : sums) factors.push_back(of.aux_factor * static_cast<float>(sum));
+  copy_in(context, acts_.balance_BE, std::as_bytes(std::span(factors)));
+}
+
+void ExpertsForward::start(ConstTensorView n_TC, Count count) {
+  const ConstTensorView n = home_rows(pass_, n_TC);
+  route(n, count);
+  if (!travels(pass_)) return;
+  Context& context = pass_.context;
+  const ExpertAxis& axis = pass_.experts->axis;
+  const ExpertsScratch& scratch = pass_.experts->scratch;
+  ExpertRouteTables tables = acts_.route_tables;
+  const std::int64_t home = n.shape[0];
+  tables.home_slot_row = first(tables.home_slot_row, home);
+  const ConstTensorView chosen = first(acts_.chosen_Sk, home);
+  axis.find(context, *acts_.route, tables, places_of(pass_), chosen);
+  chosen_ = axis.start_dispatch(context, *acts_.route, tables, acts_.chosen_Rk, chosen,
+                                scratch.sent_chosen);
+  weights_under_way_ = axis.start_dispatch(context, *acts_.route, tables, acts_.weights_Rk,
+                                           first(acts_.weights_Sk, home), scratch.sent_weights);
+  x_ = axis.start_dispatch(context, *acts_.route, tables, acts_.x_RC, n, scratch.sent);
+}
+
+namespace {
+
+/// What the experts of this rank work on: rows of tokens that have come, or of home tokens.
+struct ExpertTokens {
+  ConstTensorView x_TC, chosen_Tk, weights_Tk;
+  TensorView slot_row;
+  std::int64_t sources = 1;
+};
+
+ExpertTokens tokens_of(const LayerPass& pass, const ExpertsActivations& acts,
+                       ConstTensorView home_SC, ConstTensorView received_RC) {
+  if (travels(pass)) {
+    const std::int64_t tokens = acts.route->received_tokens();
+    return {first(received_RC, tokens), first(ConstTensorView(acts.chosen_Rk), tokens),
+            first(ConstTensorView(acts.weights_Rk), tokens), first(acts.slot_row, tokens),
+            pass.experts->axis.ranks()};
+  }
+  const std::int64_t tokens = home_SC.shape[0];
+  return {home_SC, first(ConstTensorView(acts.chosen_Sk), tokens),
+          first(ConstTensorView(acts.weights_Sk), tokens), first(acts.slot_row, tokens), 1};
+}
+
+WeightedGlu glu_of(const LayerPass& pass, const ExpertsActivations& acts,
+                   const ExpertTokens& tokens) {
+  return {glu_gate(pass.config), acts.in_RX, tokens.weights_Tk.reshape({tokens.weights_Tk.count()}),
+          acts.row_slot, acts.begins};
+}
+
+/// Of each slot of home tokens: rows that this rank's experts have made, at home.
+struct HomeRows {
+  ConstTensorView rows, slot_row;
+};
+
+HomeRows bring_home(const LayerPass& pass, const ExpertsActivations& acts, TensorView rows,
+                    TensorView home, std::int64_t tokens) {
+  if (!travels(pass)) return {rows, first(acts.slot_row, tokens)};
+  pass.experts->axis.start_return(*acts.route, places_of(pass), home, rows).wait();
+  return {home, first(acts.route_tables.home_slot_row, tokens)};
+}
+
+}  // namespace
+
+void ExpertsForward::first_product(ConstTensorView n_TC) {
+  Context& context = pass_.context;
+  const std::int64_t k = pass_.config.experts->chosen;
+  chosen_.wait();
+  const ConstTensorView n = home_rows(pass_, n_TC);
+  const ExpertTokens tokens = tokens_of(pass_, acts_, n, acts_.x_RC);
+  ConstTensorView sources = acts_.route_tables.sources;
+  if (!travels(pass_)) sources = constant(context, {0, static_cast<std::int32_t>(n.shape[0])});
+  const int here = pass_.experts->axis.cut().expert.index;
+  expert_rows(context, {acts_.begins, acts_.row_slot, tokens.slot_row, tokens.chosen_Tk,
+                        constant(context, places_of(pass_).place_on(here)), sources});
+  x_.wait();
+  const TensorView& rows = pass_.experts->scratch.rows_RC;
+  gather_rows(context, rows, tokens.x_TC, acts_.row_slot, acts_.begins, k);
+  grouped_gemm(context, {acts_.in_RX, rows, weights_.in, Transpose::kYes, acts_.begins,
+                         tokens.sources, "experts_in"});
+  weights_under_way_.wait();
+}
+
+void ExpertsForward::last_product(TensorView y_TC, Accumulate accumulate) const {
+  Context& context = pass_.context;
+  const ExpertsScratch& scratch = pass_.experts->scratch;
+  const TensorView y = home_rows(pass_, y_TC);
+  const ExpertTokens tokens = tokens_of(pass_, acts_, ConstTensorView(y), acts_.x_RC);
+  weighted_glu_forward(context, scratch.h_RF, glu_of(pass_, acts_, tokens));
+  grouped_gemm(context, {scratch.rows_RC, scratch.h_RF, weights_.out, Transpose::kYes, acts_.begins,
+                         tokens.sources, "experts_out"});
+  const HomeRows home = bring_home(pass_, acts_, scratch.rows_RC, scratch.home_rows, y.shape[0]);
+  combine_rows(context, y, home.rows, home.slot_row,
+               accumulate == Accumulate::kYes ? ConstTensorView(y) : ConstTensorView());
+}
+
+void ExpertsBackward::input(const ExpertsWeights& weights, ConstTensorView dy_TC, TensorView dn_TC,
+                            Accumulate accumulate) const {
+  Context& context = pass.context;
+  const ExpertsPass& experts = *pass.experts;
+  const ExpertsScratch& scratch = experts.scratch;
+  const std::int64_t k = pass.config.experts->chosen;
+  const ConstTensorView dy = home_rows(pass, dy_TC);
+  const TensorView dn = home_rows(pass, dn_TC);
+  const std::int64_t home = dy.shape[0];
+  if (travels(pass))
+    experts.axis
+        .start_dispatch(context, *acts.route, acts.route_tables, left.dy_RC, dy, scratch.sent)
+        .wait();
+  const ExpertTokens tokens = tokens_of(pass, acts, dy, left.dy_RC);
+  gather_rows(context, scratch.rows_RC, tokens.x_TC, acts.row_slot, acts.begins, k);
+  grouped_gemm(context, {left.h_RF, scratch.rows_RC, weights.out, Transpose::kNo, acts.begins,
+                         tokens.sources, "experts_out_dx"});
+  weighted_glu_backward(context, left.din_RX, scratch.dweights_R, left.h_RF, left.h_RF,
+                        glu_of(pass, acts, tokens));
+  grouped_gemm(context, {scratch.rows_RC, left.din_RX, weights.in, Transpose::kNo, acts.begins,
+                         tokens.sources, "experts_in_dx"});
+
+  const TensorView dweights_R1 = scratch.dweights_R.reshape({scratch.dweights_R.count(), 1});
+  const HomeRows of_weights = bring_home(pass, acts, dweights_R1, scratch.home_dweights, home);
+  const std::int64_t parts = of_weights.slot_row.shape[1] / k;
+  const TensorView dweights = first(scratch.dweights_Sk, home);
+  combine_rows(context, dweights.reshape({home * k, 1}), of_weights.rows,
+               of_weights.slot_row.reshape({home * k, parts}));
+  RouterBackward router;
+  router.dlogits_TE = first(left.dlogits_SE, home);
+  router.losses = experts.losses_L2.rows(pass.index, 1).reshape({2});
+  router.logits_TE = first(acts.logits_SE, home);
+  router.chosen_Tk = first(acts.chosen_Sk, home);
+  router.dweights_Tk = dweights;
+  router.rule = rule_of(*pass.config.experts);
+  router.sequence_tokens = experts.sequence_tokens;
+  router.first_token = home_range(pass.tensor, dy_TC.shape[0]).begin;
+  router.z = experts.balance.z_factor;
+  if (experts.balance.aux_factor != 0) router.balance_BE = acts.balance_BE;
+  router_backward(context, router);
+
+  const TensorView of_router = first(scratch.router_SC, home);
+  {
+    const BatchInvariance alone(context, true);
+    linear_backward_input(context, of_router, router.dlogits_TE, weights.router);
+  }
+  const HomeRows rows = bring_home(pass, acts, scratch.rows_RC, scratch.home_rows, home);
+  const bool adds = accumulate == Accumulate::kYes;
+  combine_rows(context, adds ? of_router : dn, rows.rows, rows.slot_row, of_router);
+  if (adds) trireme::accumulate(context, dn, of_router);
+}
+
+void ExpertsBackward::weight(ConstTensorView n_TC, ConstTensorView dy_TC) const {
+  Context& context = pass.context;
+  const TensorView& rows = pass.experts->scratch.rows_RC;
+  const std::int64_t k = pass.config.experts->chosen;
+  const ConstTensorView n = home_rows(pass, n_TC), dy = home_rows(pass, dy_TC);
+  linear_backward_weight(context, gradients_of(sink, params.router),
+                         first(ConstTensorView(left.dlogits_SE), n.shape[0]), n);
+  const auto product = [&](ParamRange range, int parts, ConstTensorView of_rows,
+                           ConstTensorView tokens_x, std::int64_t sources, const char* use) {
+    const Gradients::Product to = sink.product(range);
+    if (!to.gradient.given()) return;
+    const std::int64_t experts = (range.last - range.first + 1) / parts;
+    GroupedGemmWeights args;
+    args.c_GMN =
+        to.gradient.reshape({experts, to.gradient.shape[0] / experts, to.gradient.shape[1]});
+    args.accumulate = to.accumulate;
+    args.begins = acts.begins;
+    args.sources = sources;
+    args.use = use;
+    gather_rows(context, rows, tokens_x, acts.row_slot, acts.begins, k);
+    const bool in = parts == 2;
+    args.a_RM = in ? of_rows : ConstTensorView(rows);
+    args.b_RN = in ? ConstTensorView(rows) : of_rows;
+    grouped_gemm_weights(context, args);
+  };
+  const ExpertTokens of_x = tokens_of(pass, acts, n, acts.x_RC),
+                     of_dy = tokens_of(pass, acts, dy, left.dy_RC);
+  product(params.in, 2, left.din_RX, of_x.x_TC, of_x.sources, "experts_in_dw");
+  product(params.out, 1, left.h_RF, of_dy.x_TC, of_dy.sources, "experts_out_dw");
+}
+
+void shared_gate_forward(const LayerPass& pass, const ExpertsWeights& weights,
+                         const ExpertsActivations& acts, ConstTensorView n_TC) {
+  const BatchInvariance alone(pass.context, true);
+  linear_forward(pass.context, acts.gate_logits_T1, n_TC, weights.shared_gate);
+  RouterForward gate;
+  gate.chosen_Tk = acts.gate_chosen_T1;
+  gate.weights_Tk = acts.gate_T1;
+  gate.logits_TE = acts.gate_logits_T1;
+  gate.rule = kGateRule;
+  router_forward(pass.context, gate);
+}
+
+void shared_gate_backward(const LayerPass& pass, const ExpertsWeights& weights,
+                          const ExpertsActivations& acts, const ExpertsGradients& left,
+                          TensorView dn_TC, TensorView scratch_TC) {
+  RouterBackward gate;
+  gate.dlogits_TE = left.dgate_logits_T1;
+  gate.logits_TE = acts.gate_logits_T1;
+  gate.chosen_Tk = acts.gate_chosen_T1;
+  gate.dweights_Tk = left.dgate_T.reshape({left.dgate_T.count(), 1});
+  gate.rule = kGateRule;
+  router_backward(pass.context, gate);
+  linear_backward_input(pass.context, scratch_TC, left.dgate_logits_T1, weights.shared_gate);
+  accumulate(pass.context, dn_TC, scratch_TC);
+}
+
+}  // namespace trireme

@@ -1,0 +1,47 @@
+#include "model/flops.h"
+
+#include <gtest/gtest.h>
+
+#include "support/small_config.h"
+
+namespace trireme {
+namespace {
+
+/// 61 x 8 embedding and head; a layer has 4 x 64 of attention, 3 x 8 x 24 of the MLP, 16 of norms.
+ModelConfig small_model() {
+  return model_of(R"({"model_type":"llama","hidden_size":8,"num_attention_heads":2,
+      "num_hidden_layers":2,"intermediate_size":24,"vocab_size":61})");
+}
+
+TEST(Flops, count_every_weight_once_but_the_looked_up_embedding) {
+  const ParameterCount count = count_parameters(small_model());
+  const std::int64_t layers = 2 * (4 * 64 + 3 * 8 * 24), vocabulary = 61 * 8;
+  EXPECT_EQ(count.total, layers + 2 * vocabulary + 5 * 8);
+  EXPECT_EQ(count.active, count.total);
+  EXPECT_EQ(count.multiplying, layers + vocabulary);
+  EXPECT_EQ(model_flops_per_token(small_model(), 10), 6 * count.multiplying + 6 * 2 * 8 * 10);
+}
+
+TEST(Flops, of_a_layers_experts_those_count_that_a_token_has_chosen) {
+  ModelConfig config = small_model();
+  ModelParams params = declare_params(config);
+  const ParameterCount dense = count_parameters(config, params);
+  config.layers[1].experts = ExpertsConfig{.count = 5, .chosen = 2, .ffn = 3};
+  const int block = params.block_of(params.chunks.front().blocks.back().attention.in.weight.first);
+  for (int expert = 0; expert < 5; ++expert) {
+    for (const Shape& shape : {Shape{3, 8}, Shape{3, 8}, Shape{8, 3}}) {
+      ParamMeta meta;
+      meta.shape = shape;
+      meta.block = block;
+      meta.view = MeshView::kExpert;
+      params.metas.push_back(meta);
+    }
+  }
+  const ParameterCount count = count_parameters(config, params);
+  EXPECT_EQ(count.total, dense.total + 5 * 3 * 24);
+  EXPECT_EQ(count.active, dense.active + 2 * 3 * 24);
+  EXPECT_EQ(count.multiplying, dense.multiplying + 2 * 3 * 24);
+}
+
+}  // namespace
+}  // namespace trireme
