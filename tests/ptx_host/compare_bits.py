@@ -9,7 +9,7 @@ tests must be equal, and there must be some.
 """
 import sys
 
-WITH_EXPONENTIALS = ("Attention", "CrossEntropy", "Gelu", "Glu", "GemmEpilogue", "GemmRows")
+WITH_EXPONENTIALS = ("Attention", "CrossEntropy", "Gelu", "Glu", "GemmEpilogue", "GemmRows", "Router", "ExpertRows")
 
 
 def read(path):
