@@ -1,4 +1,6 @@
 #include "kernels/common/column_pieces.cuh"
+
+#include <type_traits>
 #include "kernels/common/gpu_scratch.h"
 #include "kernels/common/reduce.cuh"
 #include "kernels/common/turns.cuh"
@@ -62,10 +64,11 @@ __global__ void __launch_bounds__(kTurnThreads)
 
 /// Rows of `others` are `stride` elements apart. Of at most 2^kLevels ranks: neighbours are added
 /// as a counter carries, held[l] being a sum of 2^l ranks where bit l of r is set.
-template <int kLevels, int kWidth, class T>
+template <class Levels, int kWidth, class T>
 __global__ void __launch_bounds__(kTurnThreads)
     sum_ranks_kernel(T* own, const T* others, std::int64_t stride, std::int64_t others_count,
                      std::int64_t rank, std::int64_t items) {
+  constexpr int kLevels = Levels::value;
   for_each_item<kTurns>(
       items, [&](std::int64_t i) { return load<kWidth>(own + i * kWidth); },
       [&](std::int64_t i, const Vector<T, kWidth>& mine) {
@@ -185,7 +188,7 @@ void scale(const ScaleArgs& args) {
   });
 }
 
-template <int kLevels, class T>
+template <class Levels, class T>
 void sum_elements_of_ranks(const SumRanksArgs& args) {
   auto* own = static_cast<T*>(args.own);
   const auto* others = static_cast<const T*>(args.others);
@@ -193,7 +196,7 @@ void sum_elements_of_ranks(const SumRanksArgs& args) {
   const bool rows_aligned = args.count * static_cast<std::int64_t>(sizeof(T)) % kSpan == 0;
   for_vectors_and_rest<kVector>(args.count, rows_aligned && aligned_to_16(own, others),
                                 [&](auto width, std::int64_t first, std::int64_t items) {
-                                  launch(sum_ranks_kernel<kLevels, decltype(width)::value, T>,
+                                  launch(sum_ranks_kernel<Levels, decltype(width)::value, T>,
                                          config_of_turns(args.exec, kTurns, items, "sum_ranks"),
                                          own + first, others + first, args.count, args.others_count,
                                          args.rank, items);
@@ -204,8 +207,10 @@ void sum_ranks(const SumRanksArgs& args) {
   for_type(args.type, [&](auto type) {
     using T = decltype(type);
     constexpr int kFew = 3, kMany = 16;  // what is held stays in registers
-    if (args.others_count < 1 << kFew) return sum_elements_of_ranks<kFew, T>(args);
-    sum_elements_of_ranks<kMany, T>(args);
+    using Few = std::integral_constant<int, kFew>;
+    using Many = std::integral_constant<int, kMany>;
+    if (args.others_count < 1 << kFew) return sum_elements_of_ranks<Few, T>(args);
+    sum_elements_of_ranks<Many, T>(args);
   });
 }
 
