@@ -154,20 +154,6 @@ void combine_rows(Context& context, TensorView y_TC, ConstTensorView rows_RC,
                           y_TC.dtype});
 }
 
-void scatter_slots(Context& context, TensorView values_Tk, ConstTensorView of_rows_R,
-                   ConstTensorView slot_row_Tk) {
-  const OpSpan span(context.op_trace(), "scatter_slots", {0, bytes_of(values_Tk, of_rows_R)});
-  const ArgumentChecker check("scatter_slots");
-  check.rank("of_rows", of_rows_R, 1);
-  check.tensor("of_rows", of_rows_R, DType::kF32, of_rows_R.shape);
-  check.tensor("slot_row", slot_row_Tk, DType::kI32, slot_row_Tk.shape);
-  check.tensor("values", values_Tk, DType::kF32, slot_row_Tk.shape);
-  check.disjoint("values", values_Tk, "of_rows", of_rows_R);
-  if (values_Tk.count() == 0) return;
-  table(context).scatter({context.exec(), values_Tk.as<float>(), of_rows_R.as<float>(),
-                          slot_row_Tk.as<std::int32_t>(), values_Tk.count()});
-}
-
 void weighted_glu_forward(Context& context, TensorView h_RF, const WeightedGlu& args) {
   const char* name = name_of(args.gate, "weighted_swiglu_forward", "weighted_geglu_forward");
   const OpSpan span(context.op_trace(), name, {0, bytes_of(h_RF, args.gate_up_R2F)});

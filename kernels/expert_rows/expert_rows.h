@@ -40,10 +40,6 @@ void gather_rows(Context& context, TensorView rows_RC, ConstTensorView x_TC,
 void combine_rows(Context& context, TensorView y_TC, ConstTensorView rows_RC,
                   ConstTensorView slot_row_Tk, ConstTensorView addend_TC = {});
 
-/// values[t, j] = of_rows[slot_row[t, j]], 0 where that is -1. f32.
-void scatter_slots(Context& context, TensorView values_Tk, ConstTensorView of_rows_R,
-                   ConstTensorView slot_row_Tk);
-
 /// Gated linear units whose result has a weight for each row:
 ///   h[r, f] = w_r a(gate) u,  gate = gate_up[r, f], u = gate_up[r, F + f],  w_r = weights[slot]
 ///   h [most, F], gate_up [most, 2F] f32|bf16; weights [slots] f32, row_slot as above: w_r is

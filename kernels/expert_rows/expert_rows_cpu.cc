@@ -163,15 +163,6 @@ void combine(const CombineRowsArgs& args) {
                   });
 }
 
-void scatter(const ScatterSlotsArgs& args) {
-  parallel_ranges(args.exec, args.count, kWorkPerSlot, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t slot = begin; slot < end; ++slot) {
-      const std::int32_t row = args.slot_row[slot];
-      args.values[slot] = row < 0 ? 0.0F : args.of_rows[row];
-    }
-  });
-}
-
 // ---- gated linear units with weights ----
 
 TRIREME_INLINE std::int64_t row_count(const WeightedGluRows& rows) {
@@ -253,7 +244,7 @@ void glu_backward(const WeightedGluBackwardArgs& args) {
 
 }  // namespace
 
-const ExpertRowsKernels expert_rows_cpu = {rows,    rows_scratch_bytes, gather,      combine,
-                                           scatter, glu_forward,        glu_backward};
+const ExpertRowsKernels expert_rows_cpu = {rows,    rows_scratch_bytes, gather,
+                                           combine, glu_forward,        glu_backward};
 
 }  // namespace trireme::TRIREME_ISA

@@ -1,9 +1,9 @@
-#include "kernels/common/activation.cuh"
 #include "kernels/common/gpu_scratch.h"
 #include "kernels/common/reduce.cuh"
 #include "kernels/common/turns.cuh"
 #include "kernels/common/vector.cuh"
 #include "kernels/expert_rows/expert_rows_table.h"
+#include "kernels/glu/glu_gate.cuh"
 
 namespace trireme::cuda {
 namespace {
@@ -279,34 +279,9 @@ void combine(const CombineRowsArgs& args) {
   });
 }
 
-__global__ void __launch_bounds__(kThreads) scatter_kernel(ScatterSlotsArgs args) {
-  const std::int64_t slot = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (slot >= args.count) return;
-  const std::int32_t row = args.slot_row[slot];
-  args.values[slot] = row < 0 ? 0.0F : args.of_rows[row];
-}
-
-void scatter(const ScatterSlotsArgs& args) {
-  launch(scatter_kernel,
-         {.grid = static_cast<unsigned>(blocks_for(args.count, kThreads)),
-          .block = kThreads,
-          .stream = stream_of(args.exec),
-          .name = "scatter_slots"},
-         args);
-}
-
 // ---- gated linear units with weights ----
 
 constexpr int kForwardTurns = 4, kBackwardTurns = 2;
-
-template <GluGate kGate>
-__device__ __forceinline__ float glu(float gate, float up) {
-  return kGate == GluGate::kSilu ? swiglu(gate, up) : geglu(gate, up);
-}
-template <GluGate kGate>
-__device__ __forceinline__ GluGradient gradient_of(float gate, float up, float dact) {
-  return kGate == GluGate::kSilu ? swiglu_gradient(gate, up, dact) : geglu_gradient(gate, up, dact);
-}
 
 __device__ __forceinline__ bool has_row(const WeightedGluRows& rows, std::int64_t r) {
   return r < rows.rows_max && (rows.row_count == nullptr || r < *rows.row_count);
@@ -314,15 +289,6 @@ __device__ __forceinline__ bool has_row(const WeightedGluRows& rows, std::int64_
 __device__ __forceinline__ float weight_of(const WeightedGluRows& rows, std::int64_t r) {
   return rows.weights[rows.row_slot == nullptr ? r : rows.row_slot[r]];
 }
-
-template <class T, int kWidth>
-struct GateUp {
-  Vector<T, kWidth> gate, up;
-};
-template <class T, int kWidth>
-struct GateUpGradient {
-  Vector<T, kWidth> gate, up, dh;
-};
 
 template <GluGate kGate, int kWidth, class T>
 __global__ void __launch_bounds__(kThreads) glu_forward_kernel(WeightedGluForwardArgs args) {
@@ -370,7 +336,7 @@ __global__ void __launch_bounds__(kThreads) glu_backward_kernel(WeightedGluBackw
         Vector<T, kWidth> out, dg, du;
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) {
-          const float d = to_float(in.dh.at[k]);
+          const float d = to_float(in.dact.at[k]);
           const GluGradient gradient =
               gradient_of<kGate>(to_float(in.gate.at[k]), to_float(in.up.at[k]), d * weight);
           dweight = fmaf(d, gradient.act, dweight);
@@ -427,7 +393,7 @@ void glu_backward(const WeightedGluBackwardArgs& args) {
 
 }  // namespace
 
-const ExpertRowsKernels expert_rows_cuda = {rows,    rows_scratch_bytes, gather,      combine,
-                                            scatter, glu_forward,        glu_backward};
+const ExpertRowsKernels expert_rows_cuda = {rows,    rows_scratch_bytes, gather,
+                                            combine, glu_forward,        glu_backward};
 
 }  // namespace trireme::cuda

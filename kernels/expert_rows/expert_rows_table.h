@@ -41,14 +41,6 @@ struct CombineRowsArgs {
   DType type;
 };
 
-struct ScatterSlotsArgs {
-  Exec exec;
-  float* values;
-  const float* of_rows;
-  const std::int32_t* slot_row;
-  std::int64_t count;
-};
-
 /// Without row_slot and row_count, weights are those of all rows_max rows.
 struct WeightedGluRows {
   GluGate gate;
@@ -80,7 +72,6 @@ struct ExpertRowsKernels {
   std::size_t (*rows_scratch_bytes)(const ExpertRowsArgs&);
   void (*gather)(const GatherRowsArgs&);
   void (*combine)(const CombineRowsArgs&);
-  void (*scatter)(const ScatterSlotsArgs&);
   void (*glu_forward)(const WeightedGluForwardArgs&);
   void (*glu_backward)(const WeightedGluBackwardArgs&);
 };

@@ -1,21 +1,12 @@
-#include "kernels/common/activation.cuh"
 #include "kernels/common/fast_divide.cuh"
 #include "kernels/common/turns.cuh"
+#include "kernels/glu/glu_gate.cuh"
 #include "kernels/glu/glu_table.h"
 
 namespace trireme::cuda {
 namespace {
 
 constexpr int kForwardTurns = 4, kBackwardTurns = 2;
-
-template <GluGate kGate>
-__device__ __forceinline__ float glu(float gate, float up) {
-  return kGate == GluGate::kSilu ? swiglu(gate, up) : geglu(gate, up);
-}
-template <GluGate kGate>
-__device__ __forceinline__ GluGradient gradient_of(float gate, float up, float dact) {
-  return kGate == GluGate::kSilu ? swiglu_gradient(gate, up, dact) : geglu_gradient(gate, up, dact);
-}
 
 /// Items are groups of kWidth columns, rows after rows; a row has ffn / kWidth.
 struct Rows {
@@ -32,15 +23,6 @@ __device__ __forceinline__ Place place_of(const Rows& rows, std::int64_t item) {
   const unsigned row = rows.items_per_row.quotient(static_cast<unsigned>(item));
   return {item * kWidth, item * kWidth + row * rows.ffn};
 }
-
-template <class T, int kWidth>
-struct GateUp {
-  Vector<T, kWidth> gate, up;
-};
-template <class T, int kWidth>
-struct GateUpGradient {
-  Vector<T, kWidth> gate, up, dact;
-};
 
 template <GluGate kGate, int kWidth, class T>
 __global__ void __launch_bounds__(kTurnThreads)

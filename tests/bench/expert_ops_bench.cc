@@ -98,13 +98,6 @@ std::function<void(Context&)> combine_rows_of(Operands& operands) {
   return [=](Context& context) { combine_rows(context, y, rows, table.slot_row_Tk, y); };
 }
 
-std::function<void(Context&)> scatter_slots_of(Operands& operands) {
-  const ExpertRows table = made_table(operands);
-  const TensorView values = operands.f32(table.slot_row_Tk.shape),
-                   of_rows = operands.f32({table.row_slot.count()});
-  return [=](Context& context) { scatter_slots(context, values, of_rows, table.slot_row_Tk); };
-}
-
 WeightedGlu unit_args(Operands& operands) {
   const ExpertRows table = made_table(operands);
   const std::int64_t rows = table.row_slot.count(), ffn = operands.size.ffn / 8;
@@ -136,7 +129,6 @@ void add_expert_ops() {
   add_op("expert_rows", kOnlyF32, expert_rows_of);
   add_op("gather_rows", kBothTypes, gather_rows_of);
   add_op("combine_rows", kBothTypes, combine_rows_of);
-  add_op("scatter_slots", kOnlyF32, scatter_slots_of);
   add_op("weighted_swiglu_forward", kBothTypes, weighted_glu_forward_of);
   add_op("weighted_swiglu_backward", kBothTypes, weighted_glu_backward_of);
 }

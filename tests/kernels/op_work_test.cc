@@ -281,8 +281,6 @@ TEST_F(OpWorkTest, rows_of_experts_move_once) {
   expect_work("combine_rows", 0, 2 * (kT + kRows) * kC);
   combine_rows(context_, y, rows, slot_row, x);
   expect_work("combine_rows", 0, 2 * (2 * kT + kRows) * kC);
-  scatter_slots(context_, f32({kT, kK}), f32({kRows}), slot_row);
-  expect_work("scatter_slots", 0, 4 * (kT * kK + kRows));
 
   const TensorView h = bf16({kRows, kC}), dh = bf16({kRows, kC}), gate_up = bf16({kRows, 2 * kC}),
                    d = bf16({kRows, 2 * kC}), weights = f32({kRows});
