@@ -54,7 +54,7 @@ void ExpertAxis::find(Context& context, ExpertRoute& route, const ExpertRouteTab
   const auto ranks = static_cast<std::size_t>(cut_.ranks());
   const std::vector<std::int32_t> chosen = to_host(context, chosen_Sk);
   const std::int64_t tokens = chosen_Sk.shape[0];
-  const std::vector<std::int32_t> place = places.place_in_order(), rank_of = places.ranks();
+  const std::vector<std::int32_t>&place = places.place_in_order(), &rank_of = places.ranks();
   const std::size_t experts = place.size();
 
   // To each expert rank its tokens; how many rows each expert will send back.
@@ -106,7 +106,7 @@ void ExpertAxis::find(Context& context, ExpertRoute& route, const ExpertRouteTab
 void ExpertAxis::make_home_tables(Context& context, const ExpertRoute& route,
                                   const ExpertRouteTables& tables, const ExpertPlaces& places,
                                   std::span<const std::int32_t> chosen, std::int64_t tokens) const {
-  const std::vector<std::int32_t> place = places.place_in_order();
+  const std::vector<std::int32_t>& place = places.place_in_order();
   std::vector<std::int64_t> next(route.home_rows.begin(), route.home_rows.end());
   const auto parts = static_cast<std::size_t>(cut_.tensor.extent);
   std::vector<std::int32_t> rows(chosen.size() * parts);

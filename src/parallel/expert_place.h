@@ -27,25 +27,21 @@ class ExpertPlaces {
   /// `rank_of[e]`: that of expert e.
   ExpertPlaces(const std::vector<std::int32_t>& rank_of, int extent);
 
-  /// All experts, those of the first rank first.
-  [[nodiscard]] const std::vector<std::int32_t>& in_order() const { return in_order_; }
-  /// Of those the ones of a rank.
+  /// Where a rank's experts stand among all, those of the first rank first.
   [[nodiscard]] Slice of(int rank) const {
     const auto at = static_cast<std::size_t>(rank);
     return {begins_[at], begins_[at + 1] - begins_[at]};
   }
   [[nodiscard]] std::vector<std::int32_t> experts_of(int rank) const;
-  /// The most that a rank has.
-  [[nodiscard]] std::int64_t most() const;
   /// [E]: which of a rank's experts each is; -1: another rank's.
   [[nodiscard]] std::vector<std::int32_t> place_on(int rank) const;
-  /// [E]: where each stands in in_order().
-  [[nodiscard]] std::vector<std::int32_t> place_in_order() const;
+  /// [E]: where each stands in that order.
+  [[nodiscard]] const std::vector<std::int32_t>& place_in_order() const { return place_in_order_; }
   /// [E]: whose each is.
-  [[nodiscard]] std::vector<std::int32_t> ranks() const;
+  [[nodiscard]] const std::vector<std::int32_t>& ranks() const { return ranks_; }
 
  private:
-  std::vector<std::int32_t> in_order_;
+  std::vector<std::int32_t> ranks_, in_order_, place_in_order_;
   std::vector<std::int64_t> begins_;
 };
 
