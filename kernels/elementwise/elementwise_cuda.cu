@@ -1,6 +1,6 @@
-#include "kernels/common/column_pieces.cuh"
-
 #include <type_traits>
+
+#include "kernels/common/column_pieces.cuh"
 #include "kernels/common/gpu_scratch.h"
 #include "kernels/common/reduce.cuh"
 #include "kernels/common/turns.cuh"

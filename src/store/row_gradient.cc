@@ -59,11 +59,14 @@ RowSum::RowSum(Context& context, RowGradient& gradient, Communicator& ranks)
     : context_(context), gradient_(gradient), ranks_(ranks) {
   const std::int64_t each = div_exact(gradient.most(), ranks.size());
   indices_ = Buffer(DType::kI32, {ranks.size(), each});
+  targets_ = Buffer(DType::kI32, {ranks.size(), each});
+  slots_ = Buffer(DType::kI32, {gradient.slots().count()});
   rows_ = Buffer(DType::kF32, {ranks.size(), each, gradient.table().shape[1]});
 }
 
-std::int64_t RowSum::buffer_bytes(std::int64_t columns, std::int64_t most, int ranks) {
-  return ranks == 1 ? 0 : 4 * most * (1 + columns);
+std::int64_t RowSum::buffer_bytes(std::int64_t rows, std::int64_t columns, std::int64_t most,
+                                  int ranks) {
+  return ranks == 1 ? 0 : 4 * (most * (2 + columns) + rows);
 }
 
 std::int64_t RowSum::bytes_sent(std::int64_t columns, std::int64_t most, int ranks) {
@@ -82,18 +85,52 @@ void RowSum::start() {
   rows_sent_ = ranks_.start_all_gather(rows_.view());
 }
 
+void RowSum::add_neighbours(int first, int second, int span) {
+  const std::int64_t each = indices_.view().shape[1], columns = rows_.view().shape[2];
+  const int theirs = std::min(span, ranks_.size() - second);  // the last block may be shorter
+  const auto flat = [each](const Buffer& values, int rank, int ranks) {
+    return values.view().rows(rank, ranks).reshape({ranks * each});
+  };
+  const auto rows = [&](int rank, int ranks) {
+    return rows_.view().rows(rank, ranks).reshape({ranks * each, columns});
+  };
+  const auto* kept = flat(indices_, first, span).as<std::int32_t>();
+  auto* added = flat(indices_, second, theirs).as<std::int32_t>();
+  auto* targets = flat(targets_, second, theirs).as<std::int32_t>();
+  auto* slots = slots_.view().as<std::int32_t>();
+  for (std::int64_t i = 0; i < span * each; ++i) {
+    if (kept[i] >= 0) slots[kept[i]] = static_cast<std::int32_t>(i + 1);
+  }
+  for (std::int64_t i = 0; i < theirs * each; ++i) {
+    targets[i] = added[i] < 0 ? 0 : slots[added[i]];
+    if (targets[i] != 0) added[i] = -1;
+  }
+  for (std::int64_t i = 0; i < span * each; ++i) {
+    if (kept[i] >= 0) slots[kept[i]] = 0;
+  }
+  // Target 0 is an id of another part, which adds nothing; a row has one target at most.
+  embedding_backward(context_, rows(first, span), flat(targets_, second, theirs),
+                     rows(second, theirs), 1, span * each + 1);
+}
+
 void RowSum::finish() {
   std::exchange(indices_sent_, {}).wait();
   std::exchange(rows_sent_, {}).wait();
+  for (int span = 1; span < ranks_.size(); span *= 2) {
+    for (int first = 0; first + span < ranks_.size(); first += 2 * span)
+      add_neighbours(first, first + span, span);
+  }
   gradient_.clear(context_);
   const std::int64_t each = indices_.view().shape[1], columns = rows_.view().shape[2];
+  // An index is at one rank now, so that any order adds the same. None: beyond the rows, of another
+  // part.
+  const std::int64_t none = gradient_.slots().count();
   for (int rank = 0; rank < ranks_.size(); ++rank) {
     const TensorView indices = indices_.view().rows(rank, 1).reshape({each});
-    const TensorView rows = rows_.view().rows(rank, 1).reshape({each, columns});
-    const auto* first = indices.as<std::int32_t>();
-    const std::int64_t count = std::find(first, first + each, -1) - first;
-    gradient_.add(context_, indices.rows(0, count), rows.rows(0, count), 0,
-                  gradient_.slots().count());
+    auto* first = indices.as<std::int32_t>();
+    std::replace(first, first + each, -1, narrow<std::int32_t>(none));
+    gradient_.add(context_, indices, rows_.view().rows(rank, 1).reshape({each, columns}), 0,
+                  none + 1);
   }
 }
 

@@ -36,13 +36,15 @@ class RowGradient {
   Buffer table_, slots_, indices_, token_slots_;
 };
 
-/// Adds up the gradients of several ranks in the order of the ranks, with the bits of an all-reduce
-/// of the whole: every rank sends the rows that its own tokens have looked up to all others.
+/// Adds up the gradients of several ranks as a tree of neighbours (comm/rank_order_sum.h), with the
+/// bits of an all-reduce of the whole: every rank sends the rows that its own tokens have looked up
+/// to all others.
 class RowSum {
  public:
   /// Each rank looks up most / ranks rows or fewer. References must outlive it.
   RowSum(Context& context, RowGradient& gradient, Communicator& ranks);
-  static std::int64_t buffer_bytes(std::int64_t columns, std::int64_t most, int ranks);
+  static std::int64_t buffer_bytes(std::int64_t rows, std::int64_t columns, std::int64_t most,
+                                   int ranks);
   /// What a rank sends in one sum.
   static std::int64_t bytes_sent(std::int64_t columns, std::int64_t most, int ranks);
 
@@ -51,10 +53,16 @@ class RowSum {
   void finish();
 
  private:
+  /// The rows of ranks [second, second + span) that ranks [first, first + span) have too are added
+  /// to theirs, and end as index -1.
+  void add_neighbours(int first, int second, int span);
+
   Context& context_;
   RowGradient& gradient_;
   Communicator& ranks_;
-  Buffer indices_, rows_;  // [ranks, most of a rank]: -1 behind the last; [..., C]
+  Buffer indices_, rows_;  // [ranks, most of a rank]: -1 where there is none; [..., C]
+  Buffer slots_;    // [R]: where each row stands among those of some ranks, from 1; 0: nowhere
+  Buffer targets_;  // [ranks, most of a rank]
   Pending indices_sent_, rows_sent_;
 };
 

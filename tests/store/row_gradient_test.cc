@@ -1,10 +1,12 @@
 #include "store/row_gradient.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "kernels/embedding/embedding.h"
+#include "support/thread_ranks.h"
 
 namespace trireme {
 namespace {
@@ -92,9 +94,38 @@ TEST(RowGradient, refuses_more_rows_than_it_has_and_ids_beyond_the_vocabulary) {
                InternalError);
 }
 
+/// Rows that one rank has looked up, several, all or none; ranks whose tree has lone neighbours.
+TEST(RowSum, has_the_bits_of_the_all_reduce_of_the_whole) {
+  for (const int ranks : {2, 3, 4, 5, 7, 8}) {
+    on_threads(ranks, [&](Communicator& channel) {
+      Context context({}, 1, detect_isa());
+      const std::int64_t each = 6;
+      RowGradient gradient(kRows, kColumns, each * ranks);
+      RowSum sum(context, gradient, channel);
+      for (int step = 0; step < 2; ++step) {  // the second has nothing of the first
+        SCOPED_TRACE(fmt::format("rank {} of {}, step {}", channel.rank(), ranks, step));
+        std::vector<std::int32_t> ids{17, 17};
+        for (std::int32_t i = 0; i < 4 - channel.rank() % 2; ++i)
+          ids.push_back((channel.rank() * (i + step) * 3 + i) % 11);
+        const Tokens tokens(ids, 100 * channel.rank() + step);
+        gradient.clear(context);
+        gradient.add(context, tokens.ids.view(), tokens.dout.view(), 0, kRows);
+        const Buffer all(DType::kF32, {kRows, kColumns});
+        const std::vector<float> mine = whole(gradient);
+        std::copy(mine.begin(), mine.end(), all.view().as<float>());
+        sum.start();
+        sum.finish();
+        channel.start_all_reduce(all.view()).wait();
+        const auto* values = all.view().as<float>();
+        EXPECT_EQ(whole(gradient), std::vector<float>(values, values + kRows * kColumns));
+      }
+    });
+  }
+}
+
 TEST(RowSum, sends_what_the_tokens_of_a_rank_may_look_up) {
-  EXPECT_EQ(RowSum::buffer_bytes(kColumns, 12, 1), 0);
-  EXPECT_EQ(RowSum::buffer_bytes(kColumns, 12, 3), 4 * (12 + 12 * kColumns));
+  EXPECT_EQ(RowSum::buffer_bytes(kRows, kColumns, 12, 1), 0);
+  EXPECT_EQ(RowSum::buffer_bytes(kRows, kColumns, 12, 3), 4 * (2 * 12 + 12 * kColumns + kRows));
   EXPECT_EQ(RowSum::bytes_sent(kColumns, 12, 1), 0);
   EXPECT_EQ(RowSum::bytes_sent(kColumns, 12, 3), 2 * 4 * (4 + 4 * kColumns));
 }

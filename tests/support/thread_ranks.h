@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/math.h"
 #include "comm/communicator.h"
 #include "support/tree_sum.h"
 
