@@ -212,6 +212,9 @@ stage_families() {
     family gemma3 $compute tiny.json --set model.model_type=gemma3_text --set model.head_dim=64 --set model.sliding_window=20 \
       --set model.sliding_window_pattern=2 --set model.tie_word_embeddings=true || code=1
     family gpt2 $compute gpt2.json || code=1
+    family qwen2_moe $compute tiny.json --set model.model_type=qwen2_moe --set model.num_experts=6 --set model.num_experts_per_tok=2 \
+      --set model.moe_intermediate_size=64 --set model.shared_expert_intermediate_size=96 || code=1
+    family mixtral $compute tiny.json --set model.model_type=mixtral --set model.num_local_experts=5 --set moe.balance=aux || code=1
   done
   for compute in tensor block; do
     family llama-$compute fp8 tiny.json --set precision.fp8.recipe=$compute "${model[@]}" || code=1
@@ -261,6 +264,15 @@ stage_meshes() {
   run tiny.json one-olmo2 --set batch.micro=1 --set model.model_type=olmo2 || code=1
   ranks 2 olmo2 --set run.steps=6 --set parallel.tensor=2 --set model.model_type=olmo2 || code=1
   close "2 ranks, olmo2, tensor=2: the losses of one" olmo2 one-olmo2 5e-3 || code=1
+  # Tokens travel to experts.
+  local experts=(--set model.model_type=mixtral --set model.num_local_experts=4 --set moe.balance=aux)
+  run tiny.json one-experts --set batch.micro=1 "${experts[@]}" || code=1
+  for setting in expert=2 "expert=2 tensor=2"; do
+    name=${setting//[ =]/-}
+    # shellcheck disable=SC2046,SC2086
+    ranks 2 "$name" --set run.steps=6 "${experts[@]}" $(printf -- '--set parallel.%s ' $setting) || code=1
+    close "2 ranks, $setting: the losses of one" "$name" one-experts 5e-3 || code=1
+  done
   ranks 2 wire --set run.steps=6 --set precision.wire=bf16 || code=1
   close "2 ranks, bf16 on the wire: near the losses of one" wire one 2e-2 || code=1
   return $code

@@ -235,10 +235,6 @@ class Resolver {
   }
 
   void check_model() {
-    if (config_.model.has_experts() && input_.device == DeviceKind::kCuda) {
-      problems_.push_back({"run.device", "a GPU", "\"cpu\"", "\"cpu\"",
-                           "is not in this version for models with experts"});
-    }
     const ModelConfig& model = config_.model;
     const std::int64_t tokens = config_.data.sequence_length;
     if (auto problem = find_unbuilt(model)) problems_.push_back(*std::move(problem));

@@ -27,7 +27,10 @@ qwen2=(--set model.model_type=qwen2 --set model.tie_word_embeddings=true)
 gpt2=()
 sed 's/"model": {.*/"model": {"model_type": "gpt2", "vocab_size": 257, "n_embd": 36, "n_layer": 2, "n_head": 3, "n_positions": 64},/
   /"num_hidden_layers"/d' base.json >gpt2.json
-for family in llama qwen2 qwen3 gpt2; do
+qwen2_moe=(--set model.model_type=qwen2_moe --set model.num_experts=6 --set model.num_experts_per_tok=2
+  --set model.moe_intermediate_size=24 --set model.shared_expert_intermediate_size=40)
+mixtral=(--set model.model_type=mixtral --set model.num_local_experts=5 --set model.output_router_logits=true --set moe.z_loss=0.001)
+for family in llama qwen2 qwen3 gpt2 qwen2_moe mixtral; do
   declare -n set=$family
   config=base.json
   [ $family != gpt2 ] || config=gpt2.json
@@ -43,6 +46,9 @@ for family in llama qwen2 qwen3 gpt2; do
     close "$family, $compute: gradient norms" gpu-$family-$compute cpu-$family-$compute "$(awk "BEGIN { print 10 * $tolerance }")" grad_norm
   done
 done
+# Where a token's experts are all here the step is recorded with them.
+on cuda-host base.json "${short[@]}" --set precision.compute=bf16 "${qwen2_moe[@]}" --set run.cuda_graph=off --set run.directory=plain-experts
+same_run "experts: the same bits without a CUDA graph" plain-experts 5 gpu-qwen2_moe-bf16
 
 # Products in fp8: a CPU has the same codes where bf16 values are the same. Sizes are no multiples of 128; a step is recorded.
 # In one run their kernels are measured, which a host has two of where SwiGLU follows.

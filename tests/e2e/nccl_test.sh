@@ -22,8 +22,8 @@ export TRIREME_TRAIN=$cpu
 ranks 1 base.json "${model[@]}" --set run.directory=cpu
 ends_with "the run on the CPU" 0
 
-# mesh RANKS STREAMS ARGUMENTS: one mesh, compared with the CPU's run.
-count=0
+# mesh RANKS STREAMS ARGUMENTS: one mesh, compared with the CPU's run of that name.
+count=0 beside=cpu
 mesh() {
   local n=$1 streams=$2 name
   shift 2
@@ -31,8 +31,8 @@ mesh() {
   TRIREME_TRAIN=$simt TRIREME_SIMT_STREAMS=$streams ranks "$n" base.json "${model[@]}" --set run.device=cuda-host \
     --set run.directory=$name "$@"
   ends_with "$n ranks, $streams, $*" 0
-  close "$n ranks, $streams, $*: losses" $name cpu loss
-  close "$n ranks, $streams, $*: gradient norms" $name cpu grad_norm
+  close "$n ranks, $streams, $*: losses" $name $beside loss
+  close "$n ranks, $streams, $*: gradient norms" $name $beside grad_norm
 }
 of() { # of KEY=VALUE...: --set parallel.KEY=VALUE
   arguments=()
@@ -56,6 +56,23 @@ mesh 8 lazy "${arguments[@]}"
 of context=2 tensor=2 zero_stage=2 zero_group=2 reduction_order=rank
 mesh 8 random "${arguments[@]}"
 
+
+# Tokens travel to experts: over data ranks, tensor ranks, with an expert's columns cut, in a pipeline.
+experts=(--set model.model_type=qwen2_moe --set model.num_experts=4 --set model.num_experts_per_tok=2
+  --set model.moe_intermediate_size=24 --set model.shared_expert_intermediate_size=40 --set moe.balance=aux)
+TRIREME_TRAIN=$cpu ranks 1 base.json "${model[@]}" "${experts[@]}" --set run.directory=cpu-experts
+ends_with "experts: the run on the CPU" 0
+beside=cpu-experts
+for streams in eager lazy; do
+  of expert=2 zero_stage=2
+  mesh 2 $streams "${experts[@]}" "${arguments[@]}"
+  of tensor=2 expert=2 expert_tensor=2 zero_stage=3
+  mesh 4 $streams "${experts[@]}" "${arguments[@]}" --set moe.dispatch=allgather
+  of pipeline=2 expert=2 pipeline_schedule=zb-h1
+  mesh 4 $streams "${experts[@]}" "${arguments[@]}"
+done
+beside=cpu
+
 # Without a graph each transfer is a call: the same bits.
 of pipeline=2 pipeline_schedule=v-min zero_stage=2
 mesh 4 lazy "${arguments[@]}" --set run.cuda_graph=off
@@ -70,7 +87,7 @@ as_planned() {
   TRIREME_TRAIN=$simt TRIREME_SIMT_GPUS=$n TRIREME_SHARE_GPU='' ranks "$n" base.json "${model[@]}" --set run.device=cuda-host \
     --set run.directory=$name "$@"
   ends_with "$n ranks, a GPU each, $*" 0
-  used=$(steps_of $name | tail -n 1 | sed 's/.*"memory_bytes":\([0-9]*\).*/\1/')
+  used=$(sed -n 's/^{"kind":"step".*"memory_bytes":\([0-9]*\).*/\1/p' $name/metrics.jsonl | tail -n 1)
   planned=$("$cpu" plan base.json "${model[@]}" --set run.device=cuda --set run.directory=$name "$@" --world "$n" --no-data --json |
     sed -n 's/.*"nccl_bytes": *\([0-9]*\).*/\1/p; s/.*"memory_bytes_max": *\([0-9]*\).*/\1/p' | sort -n | awk '{ last = $1; if (NR == 1) first = $1 } END { print last - (NR > 1 ? first : 0) }')
   check "$n ranks, $*: planned $planned bytes, used $used" [ $((used - planned)) -le 16384 ]
@@ -85,6 +102,8 @@ of tensor=2 zero_stage=2 reduction_order=rank
 as_planned 4 "${arguments[@]}"
 of pipeline=2 context=2
 as_planned 4 "${arguments[@]}"
+of expert=2 tensor=2 zero_stage=1
+as_planned 4 "${experts[@]}" "${arguments[@]}"
 
 export TRIREME_TRAIN=$simt
 two=(base.json --set run.device=cuda-host --set batch.micro=1 --set evaluation.interval_steps=0 --set checkpoint.interval_steps=2)

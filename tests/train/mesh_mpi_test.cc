@@ -296,6 +296,32 @@ TEST(Mesh, a_few_cells) {
   table.print();
 }
 
+TEST(Mesh, a_few_cells_of_experts) {
+  if (test_world().size() != 2) GTEST_SKIP() << "for two ranks";
+  Tolerance tolerance;
+  tolerance.steps = 2;
+  Table table(tolerance);
+  MeshCell data, tensor, columns;
+  for (MeshCell* cell : {&data, &tensor, &columns}) {
+    cell->model = MeshModel::kQwen2Moe;
+    cell->expert = 2;
+  }
+  data.data = 2;
+  data.zero_stage = 3;
+  data.recompute = Recompute::kFull;
+  tensor.tensor = 2;
+  tensor.sequence_parallel = true;
+  tensor.accumulation = 2;
+  tensor.dispatch = DispatchMethod::kAllGather;
+  columns.model = MeshModel::kMixtral;
+  columns.context = 2;
+  columns.expert = 1;
+  columns.expert_tensor = 2;
+  columns.documents = true;
+  table.run({data, tensor, columns});
+  table.print();
+}
+
 TEST(Mesh, experts_train_as_on_one_rank) {
   Table table;
   table.run(expert_cells(test_world().size()));
