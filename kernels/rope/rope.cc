@@ -13,12 +13,15 @@ const RopeKernels& table(const Context& context) {
 }
 
 void check_rotation(const Context& context, const ArgumentChecker& check,
-                    ConstTensorView positions_T, ConstTensorView cos_sin_PD,
+                    ConstTensorView positions_T, ConstTensorView cos_sin_PR,
                     const HeadsShape& shape) {
   check.tensor("positions", positions_T, DType::kI32, {shape.tokens});
-  check.rank("cos_sin", cos_sin_PD, 2);
-  check.tensor("cos_sin", cos_sin_PD, DType::kF32, {cos_sin_PD.shape[0], shape.head_dim});
-  if (!context.on_gpu()) check.indices("positions", positions_T, cos_sin_PD.shape[0]);
+  check.rank("cos_sin", cos_sin_PR, 2);
+  const std::int64_t rotated = cos_sin_PR.shape[1];
+  check.that(rotated % 2 == 0 && rotated <= shape.head_dim, "cos_sin",
+             "turns an odd number of dims, or more than a head has");
+  check.tensor("cos_sin", cos_sin_PR, DType::kF32, {cos_sin_PR.shape[0], rotated});
+  if (!context.on_gpu()) check.indices("positions", positions_T, cos_sin_PR.shape[0]);
 }
 
 void check_forward(const Context& context, const RopeForward& args, const HeadsShape& shape) {
@@ -27,7 +30,7 @@ void check_forward(const Context& context, const RopeForward& args, const HeadsS
   check.that(shape.head_dim % 2 == 0, "in", "an odd head size cannot rotate in pairs");
   check.heads("in", args.in, args.in.dtype, shape);
   check.heads("out", args.out, args.in.dtype, shape);
-  check_rotation(context, check, args.positions_T, args.cos_sin_PD, shape);
+  check_rotation(context, check, args.positions_T, args.cos_sin_PR, shape);
   check.same_or_other_heads("out", args.out, args.in);
   if (!args.weight_D.given()) return;
   check.tensor("weight", args.weight_D, args.in.dtype, {shape.head_dim});
@@ -42,7 +45,7 @@ void check_backward(const Context& context, const RopeBackward& args, const Head
   check.that(shape.head_dim % 2 == 0, "dout", "an odd head size cannot rotate in pairs");
   check.heads("dout", args.dout, args.dout.dtype, shape);
   check.heads("din", args.din, args.dout.dtype, shape);
-  check_rotation(context, check, args.positions_T, args.cos_sin_PD, shape);
+  check_rotation(context, check, args.positions_T, args.cos_sin_PR, shape);
   check.same_or_other_heads("din", args.din, args.dout);
   if (!args.weight_D.given()) return;
   check.heads("in", args.in, args.dout.dtype, shape);
@@ -60,9 +63,9 @@ void rope_forward(Context& context, const RopeForward& args) {
   if (shape.tokens == 0) return;
   table(context).forward({context.exec(), args.out.data, args.in.data, args.out.token_stride,
                           args.in.token_stride, args.positions_T.as<std::int32_t>(),
-                          args.cos_sin_PD.as<float>(), args.weight_D.data, args.rstd_TH.as<float>(),
-                          shape.tokens, shape.heads, shape.head_dim, args.eps, args.weight_offset,
-                          args.in.dtype});
+                          args.cos_sin_PR.as<float>(), args.weight_D.data, args.rstd_TH.as<float>(),
+                          shape.tokens, shape.heads, shape.head_dim, args.cos_sin_PR.shape[1],
+                          args.eps, args.weight_offset, args.in.dtype});
 }
 
 void rope_backward(Context& context, const RopeBackward& args) {
@@ -82,7 +85,7 @@ void rope_backward(Context& context, const RopeBackward& args) {
                         args.dout.token_stride,
                         args.in.token_stride,
                         args.positions_T.as<std::int32_t>(),
-                        args.cos_sin_PD.as<float>(),
+                        args.cos_sin_PR.as<float>(),
                         args.weight_D.data,
                         norm ? args.rstd_TH.as<float>() : nullptr,
                         norm ? args.dweight_D.as<float>() : nullptr,
@@ -90,6 +93,7 @@ void rope_backward(Context& context, const RopeBackward& args) {
                         shape.tokens,
                         shape.heads,
                         shape.head_dim,
+                        args.cos_sin_PR.shape[1],
                         args.weight_offset,
                         args.dout.dtype,
                         context.multiprocessors()};

@@ -6,10 +6,23 @@
 namespace trireme::TRIREME_ISA {
 namespace {
 
-/// Elements j and j + D/2 of a head, which rotate together.
+/// Two elements of a head: j and j + R/2, which rotate together, or two that do not rotate.
 struct Pair {
   F32 low, high;
 };
+
+/// The pairs of elements `begin` + j and `begin` + half + j of a head, j < half.
+struct Pairs {
+  std::int64_t begin, half;
+  bool rotate;
+};
+/// `visit(pairs)` of those that rotate, then of the others.
+template <class Args, class Visit>
+TRIREME_INLINE void for_all_pairs(const Args& args, const Visit& visit) {
+  visit(Pairs{0, args.rotated / 2, true});
+  if (args.rotated < args.head_dim)
+    visit(Pairs{args.rotated, (args.head_dim - args.rotated) / 2, false});
+}
 
 template <class T, class Lanes>
 TRIREME_INLINE Pair load_pair(const T* head, std::int64_t half, std::int64_t j, Lanes lanes) {
@@ -35,11 +48,15 @@ TRIREME_INLINE Pair rotate_back(Pair x, Pair angle) {
 template <class T>
 void forward_head(const RopeForwardArgs& args, T* out, const T* in, const float* angles,
                   std::int64_t row) {
-  const std::int64_t half = args.head_dim / 2;
+  const auto turned = [&](Pair x, const Pairs& of, std::int64_t j, auto lanes) {
+    return of.rotate ? rotate(x, load_pair(angles, of.half, j, lanes)) : x;
+  };
   if (args.weight == nullptr) {
-    for_each_vector(0, half, [&](std::int64_t j, auto lanes) {
-      store_pair(rotate(load_pair(in, half, j, lanes), load_pair(angles, half, j, lanes)), out,
-                 half, j, lanes);
+    for_all_pairs(args, [&](const Pairs& of) {
+      for_each_vector(0, of.half, [&](std::int64_t j, auto lanes) {
+        const Pair x = load_pair(in + of.begin, of.half, j, lanes);
+        store_pair(turned(x, of, j, lanes), out + of.begin, of.half, j, lanes);
+      });
     });
     return;
   }
@@ -53,12 +70,14 @@ void forward_head(const RopeForwardArgs& args, T* out, const T* in, const float*
   args.rstd[row] = rstd;
   const F32 scale = F32::broadcast(rstd), offset = F32::broadcast(args.weight_offset);
   const T* weight = static_cast<const T*>(args.weight);
-  for_each_vector(0, half, [&](std::int64_t j, auto lanes) {
-    const Pair w = load_pair(weight, half, j, lanes) + offset;
-    const Pair n = load_pair(in, half, j, lanes) * scale * w;
-    // The norm apart from the rotation would have stored n.
-    const Pair stored{as_stored(n.low, in), as_stored(n.high, in)};
-    store_pair(rotate(stored, load_pair(angles, half, j, lanes)), out, half, j, lanes);
+  for_all_pairs(args, [&](const Pairs& of) {
+    for_each_vector(0, of.half, [&](std::int64_t j, auto lanes) {
+      const Pair w = load_pair(weight + of.begin, of.half, j, lanes) + offset;
+      const Pair n = load_pair(in + of.begin, of.half, j, lanes) * scale * w;
+      // The norm apart from the rotation would have stored n.
+      const Pair stored{as_stored(n.low, in), as_stored(n.high, in)};
+      store_pair(turned(stored, of, j, lanes), out + of.begin, of.half, j, lanes);
+    });
   });
 }
 
@@ -67,7 +86,7 @@ void forward_of(const RopeForwardArgs& args) {
   const std::int64_t width = args.heads * args.head_dim;
   parallel_ranges(args.exec, args.tokens, 2 * width, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
-      const float* angles = args.cos_sin + args.positions[t] * args.head_dim;
+      const float* angles = args.cos_sin + args.positions[t] * args.rotated;
       T* out = static_cast<T*>(args.out) + t * args.out_stride;
       const T* in = static_cast<const T*>(args.in) + t * args.in_stride;
       for (std::int64_t h = 0; h < args.heads; ++h) {
@@ -91,37 +110,52 @@ struct HeadGradient {
   float rstd, weight_offset;
 };
 
+/// The rotation undone.
+template <class T, class Lanes>
+TRIREME_INLINE Pair turned_back(const HeadGradient<T>& head, const Pairs& of, std::int64_t j,
+                                Lanes lanes) {
+  const Pair d = load_pair(head.dout + of.begin, of.half, j, lanes);
+  return of.rotate ? rotate_back(d, load_pair(head.angles, of.half, j, lanes)) : d;
+}
+
 template <class T>
-void backward_head_plain(const HeadGradient<T>& head, std::int64_t half) {
-  for_each_vector(0, half, [&](std::int64_t j, auto lanes) {
-    const Pair d =
-        rotate_back(load_pair(head.dout, half, j, lanes), load_pair(head.angles, half, j, lanes));
-    store_pair(d, head.din, half, j, lanes);
+void backward_head_plain(const RopeBackwardArgs& args, const HeadGradient<T>& head) {
+  for_all_pairs(args, [&](const Pairs& of) {
+    for_each_vector(0, of.half, [&](std::int64_t j, auto lanes) {
+      store_pair(turned_back(head, of, j, lanes), head.din + of.begin, of.half, j, lanes);
+    });
   });
 }
 
 template <class T>
-void backward_head_norm(const HeadGradient<T>& head, std::int64_t half, const PartialSum* dweight) {
+void backward_head_norm(const RopeBackwardArgs& args, const HeadGradient<T>& head,
+                        const PartialSum* dweight) {
   const F32 rstd = F32::broadcast(head.rstd), offset = F32::broadcast(head.weight_offset);
-  const auto turned = [&](std::int64_t j, auto lanes) {
-    return rotate_back(load_pair(head.dout, half, j, lanes),
-                       load_pair(head.angles, half, j, lanes));
+  const auto input = [&](const Pairs& of, std::int64_t j, auto lanes) {
+    return load_pair(head.in + of.begin, of.half, j, lanes) * rstd;
   };
-  const float sum = sum_over(0, half, [&](std::int64_t j, auto lanes) {
-    const Pair dn = turned(j, lanes), n = load_pair(head.in, half, j, lanes) * rstd;
-    const Pair gn = dn * (load_pair(head.weight, half, j, lanes) + offset) * n;
-    return gn.low + gn.high;
+  const auto weight = [&](const Pairs& of, std::int64_t j, auto lanes) {
+    return load_pair(head.weight + of.begin, of.half, j, lanes) + offset;
+  };
+  float sum = 0;
+  for_all_pairs(args, [&](const Pairs& of) {
+    sum += sum_over(0, of.half, [&](std::int64_t j, auto lanes) {
+      const Pair gn = turned_back(head, of, j, lanes) * weight(of, j, lanes) * input(of, j, lanes);
+      return gn.low + gn.high;
+    });
   });
-  const F32 mean = F32::broadcast(sum / static_cast<float>(2 * half));
-  for_each_vector(0, half, [&](std::int64_t j, auto lanes) {
-    const Pair dn = turned(j, lanes), n = load_pair(head.in, half, j, lanes) * rstd;
-    if (dweight != nullptr) {
-      dweight->add(j, lanes, dn.low * n.low);
-      dweight->add(half + j, lanes, dn.high * n.high);
-    }
-    const Pair g = dn * (load_pair(head.weight, half, j, lanes) + offset);
-    const Pair d{fnma(n.low, mean, g.low), fnma(n.high, mean, g.high)};
-    store_pair(d * rstd, head.din, half, j, lanes);
+  const F32 mean = F32::broadcast(sum / static_cast<float>(args.head_dim));
+  for_all_pairs(args, [&](const Pairs& of) {
+    for_each_vector(0, of.half, [&](std::int64_t j, auto lanes) {
+      const Pair dn = turned_back(head, of, j, lanes), n = input(of, j, lanes);
+      if (dweight != nullptr) {
+        dweight->add(of.begin + j, lanes, dn.low * n.low);
+        dweight->add(of.begin + of.half + j, lanes, dn.high * n.high);
+      }
+      const Pair g = dn * weight(of, j, lanes);
+      const Pair d{fnma(n.low, mean, g.low), fnma(n.high, mean, g.high)};
+      store_pair(d * rstd, head.din + of.begin, of.half, j, lanes);
+    });
   });
 }
 
@@ -145,14 +179,14 @@ void backward_tokens(const RopeBackwardArgs& args, std::int64_t begin, std::int6
           static_cast<const T*>(args.dout) + t * args.dout_stride + h * dim,
           norm ? static_cast<const T*>(args.in) + t * args.in_stride + h * dim : nullptr,
           static_cast<const T*>(args.weight),
-          args.cos_sin + args.positions[t] * dim,
+          args.cos_sin + args.positions[t] * args.rotated,
           norm ? args.rstd[t * args.heads + h] : 1.0F,
           args.weight_offset};
       if (!norm) {
-        backward_head_plain(head, dim / 2);
+        backward_head_plain(args, head);
         continue;
       }
-      backward_head_norm(head, dim / 2, dweight);
+      backward_head_norm(args, head, dweight);
       const std::int64_t row = (t - begin) * args.heads + h;
       if (dweight != nullptr) dweight->finish_row(row, row + 1 == (end - begin) * args.heads);
     }

@@ -18,10 +18,35 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kForwardHeads = 4, kBackwardHeads = 2;  ///< of a thread
 
-/// Elements j and j + D/2, which rotate together.
 struct Pair {
   float low, high;
 };
+
+/// Where the elements of pair j stand in a head: j and j + R/2, which rotate together, for j < R/2;
+/// behind them pairs that do not rotate.
+struct Place {
+  int low, apart;  ///< the high one stands at low + apart
+  bool rotates;
+};
+template <class Args>
+__device__ __forceinline__ Place place_of(const Args& args, std::int64_t pair) {
+  const int j = static_cast<int>(pair), turning = static_cast<int>(args.rotated / 2),
+            half = static_cast<int>(args.head_dim / 2);
+  if (j < turning) return {j, turning, true};
+  return {j + turning, half - turning, false};
+}
+/// The other way round.
+struct PairOf {
+  int index;
+  bool high;
+};
+template <class Args>
+__device__ __forceinline__ PairOf pair_of_element(const Args& args, int d) {
+  const int turning = static_cast<int>(args.rotated / 2),
+            half = static_cast<int>(args.head_dim / 2);
+  if (d < 2 * turning) return {d < turning ? d : d - turning, d >= turning};
+  return {d < half + turning ? d - turning : d - half, d >= half + turning};
+}
 __device__ __forceinline__ Pair rotate(Pair x, float cosine, float sine) {
   return {fmaf(-x.high, sine, __fmul_rn(x.low, cosine)),
           fmaf(x.low, sine, __fmul_rn(x.high, cosine))};
@@ -37,8 +62,14 @@ struct Group {
   Vector<T, kWidth> low, high;
 };
 template <int kWidth, class T>
-__device__ __forceinline__ Group<T, kWidth> load_group(const T* at, std::int64_t half) {
-  return {load<kWidth>(at), load<kWidth>(at + half)};
+__device__ __forceinline__ Group<T, kWidth> load_group(const T* head, const Place& place) {
+  return {load<kWidth>(head + place.low), load<kWidth>(head + place.low + place.apart)};
+}
+template <int kWidth, class T>
+__device__ __forceinline__ void store_group(T* head, const Place& place,
+                                            const Group<T, kWidth>& group) {
+  store(head + place.low, group.low);
+  store(head + place.low + place.apart, group.high);
 }
 template <int kWidth, class T>
 __device__ __forceinline__ Pair pair_of(const Group<T, kWidth>& group, int k) {
@@ -49,14 +80,21 @@ template <int kWidth>
 struct Angles {
   float cosine[kWidth], sine[kWidth];
 };
+/// Of the pairs at `place`, which all rotate or all do not.
 template <int kWidth>
-__device__ __forceinline__ Angles<kWidth> load_angles(const float* cosines, std::int64_t half) {
+__device__ __forceinline__ Angles<kWidth> load_angles(const float* position, const Place& place) {
   constexpr int kPart = kWidth < 4 ? kWidth : 4;
   Angles<kWidth> angles;
+  if (!place.rotates) {
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) angles.cosine[k] = 1, angles.sine[k] = 0;
+    return angles;
+  }
+  const float* cosines = position + place.low;
 #pragma unroll
   for (int first = 0; first < kWidth; first += kPart) {
     const Vector<float, kPart> c = load<kPart>(cosines + first),
-                               s = load<kPart>(cosines + half + first);
+                               s = load<kPart>(cosines + place.apart + first);
 #pragma unroll
     for (int k = 0; k < kPart; ++k)
       angles.cosine[first + k] = c.at[k], angles.sine[first + k] = s.at[k];
@@ -120,20 +158,21 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(RopeForwardArgs args,
   for (int base = 0; base < plan.tokens * plan.items; base += kThreads) {
     const Work work = work_of(plan, first, base + static_cast<int>(threadIdx.x), args.tokens);
     const int j = work.lane * kWidth;
+    const Place place = place_of(args, j);
     const bool any = work.any && j < half;
     const auto wanted = [&](int i) { return any && work.slot + i * plan.slots < heads; };
     const auto head_of = [&](int i) { return work.slot + i * plan.slots; };
 
     const std::int64_t position = any ? args.positions[work.token] : 0;
     Group<T, kWidth> group[kHeads] = {};
-    const T* in = static_cast<const T*>(args.in) + work.token * args.in_stride + j;
+    const T* in = static_cast<const T*>(args.in) + work.token * args.in_stride;
 #pragma unroll
     for (int i = 0; i < kHeads; ++i)
-      if (wanted(i)) group[i] = load_group<kWidth>(in + head_of(i) * dim, half);
+      if (wanted(i)) group[i] = load_group<kWidth>(in + head_of(i) * dim, place);
     Group<T, kWidth> weight = {};
-    if (kNorm && any) weight = load_group<kWidth>(static_cast<const T*>(args.weight) + j, half);
+    if (kNorm && any) weight = load_group<kWidth>(static_cast<const T*>(args.weight), place);
     Angles<kWidth> angles = {};
-    if (any) angles = load_angles<kWidth>(args.cos_sin + position * dim + j, half);
+    if (any) angles = load_angles<kWidth>(args.cos_sin + position * args.rotated, place);
 
 #pragma unroll
     for (int i = 0; i < kHeads; ++i) {
@@ -163,9 +202,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(RopeForwardArgs args,
         out.low.at[k] = from_float<T>(turned.low);
         out.high.at[k] = from_float<T>(turned.high);
       }
-      T* to = static_cast<T*>(args.out) + work.token * args.out_stride + head_of(i) * dim + j;
-      store(to, out.low);
-      store(to + half, out.high);
+      store_group(static_cast<T*>(args.out) + work.token * args.out_stride + head_of(i) * dim,
+                  place, out);
     }
   }
 }
@@ -180,7 +218,7 @@ __global__ void __launch_bounds__(kThreads) any_forward_kernel(RopeForwardArgs a
   const std::int64_t dim = args.head_dim, half = dim / 2;
   const T* in = static_cast<const T*>(args.in) + token * args.in_stride + head * dim;
   T* out = static_cast<T*>(args.out) + token * args.out_stride + head * dim;
-  const float* angles = args.cos_sin + args.positions[token] * dim;
+  const float* angles = args.cos_sin + args.positions[token] * args.rotated;
   const auto* weight = static_cast<const T*>(args.weight);
   float rstd = 1;
   if constexpr (kNorm) {
@@ -193,25 +231,28 @@ __global__ void __launch_bounds__(kThreads) any_forward_kernel(RopeForwardArgs a
     if (lane == 0) args.rstd[row] = rstd;
   }
   for (std::int64_t j = lane; j < half; j += 32) {
-    Pair n{to_float(in[j]), to_float(in[j + half])};
+    const Place place = place_of(args, j);
+    const int low = place.low, high = place.low + place.apart;
+    Pair n{to_float(in[low]), to_float(in[high])};
     if constexpr (kNorm) {
-      const Pair w = shifted({to_float(weight[j]), to_float(weight[j + half])}, args.weight_offset);
+      const Pair w = shifted({to_float(weight[low]), to_float(weight[high])}, args.weight_offset);
       n = {to_float(from_float<T>(n.low * rstd * w.low)),
            to_float(from_float<T>(n.high * rstd * w.high))};
     }
-    const Pair turned = rotate(n, angles[j], kSign * angles[half + j]);
-    out[j] = from_float<T>(turned.low);
-    out[j + half] = from_float<T>(turned.high);
+    const Pair turned = place.rotates ? rotate(n, angles[low], kSign * angles[high]) : n;
+    out[low] = from_float<T>(turned.low);
+    out[high] = from_float<T>(turned.high);
   }
 }
 
 // ---- backward with a norm ----
 
 /// The threads that share a head of D elements by 16-byte accesses; 0: it does not suit them.
-template <class T>
-int lanes_for(std::int64_t head_dim, bool aligned) {
-  const std::int64_t half = head_dim / 2;
-  if (!aligned || half % kWide<T> != 0 || half / kWide < T >> 32) return 0;
+template <class T, class Args>
+int lanes_for(const Args& args, bool aligned) {
+  const std::int64_t half = args.head_dim / 2, turning = args.rotated / 2;
+  if (!aligned || half % kWide<T> != 0 || turning % kWide<T> != 0 || half / kWide < T >> 32)
+    return 0;
   int lanes = 1;
   while (lanes * kWide<T> < half) lanes *= 2;
   return lanes;
@@ -221,7 +262,7 @@ int lanes_for(std::int64_t head_dim, bool aligned) {
 std::int64_t groups_of(const RopeBackwardArgs& args) {
   std::int64_t groups = args.tokens;
   for_type(args.dtype, [&](auto type) {
-    const int lanes = lanes_for<decltype(type)>(args.head_dim, true);
+    const int lanes = lanes_for<decltype(type)>(args, true);
     if (lanes > 0) groups = blocks_for(groups, Plan(args.heads, kBackwardHeads, lanes).tokens);
   });
   return groups;
@@ -263,8 +304,9 @@ __global__ void __launch_bounds__(kThreads, gpu_scratch::kRopeBlocks)
   const std::int64_t dim = args.head_dim, half = dim / 2;
   const int heads = static_cast<int>(args.heads);
   const int j = (static_cast<int>(threadIdx.x) & (plan.lanes - 1)) * kWidth;
+  const Place place = place_of(args, j);
   Group<T, kWidth> weight = {};
-  if (j < half) weight = load_group<kWidth>(static_cast<const T*>(args.weight) + j, half);
+  if (j < half) weight = load_group<kWidth>(static_cast<const T*>(args.weight), place);
   Pair dweight[kWidth] = {};
 
   const auto visit = [&](int piece, int turn, int) {
@@ -277,17 +319,17 @@ __global__ void __launch_bounds__(kThreads, gpu_scratch::kRopeBlocks)
       const std::int64_t position = any ? args.positions[work.token] : 0;
       Group<T, kWidth> dout[kHeads] = {}, in[kHeads] = {};
       float rstd[kHeads] = {};
-      const T* dout_at = static_cast<const T*>(args.dout) + work.token * args.dout_stride + j;
-      const T* in_at = static_cast<const T*>(args.in) + work.token * args.in_stride + j;
+      const T* dout_at = static_cast<const T*>(args.dout) + work.token * args.dout_stride;
+      const T* in_at = static_cast<const T*>(args.in) + work.token * args.in_stride;
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
         if (!wanted(i)) continue;
-        dout[i] = load_group<kWidth>(dout_at + head_of(i) * dim, half);
-        in[i] = load_group<kWidth>(in_at + head_of(i) * dim, half);
+        dout[i] = load_group<kWidth>(dout_at + head_of(i) * dim, place);
+        in[i] = load_group<kWidth>(in_at + head_of(i) * dim, place);
         rstd[i] = args.rstd[work.token * heads + head_of(i)];
       }
       Angles<kWidth> angles = {};
-      if (any) angles = load_angles<kWidth>(args.cos_sin + position * dim + j, half);
+      if (any) angles = load_angles<kWidth>(args.cos_sin + position * args.rotated, place);
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
         const auto gradient = [&](int k) {
@@ -313,9 +355,8 @@ __global__ void __launch_bounds__(kThreads, gpu_scratch::kRopeBlocks)
           out.low.at[k] = from_float<T>(din.low);
           out.high.at[k] = from_float<T>(din.high);
         }
-        T* to = static_cast<T*>(args.din) + work.token * args.din_stride + head_of(i) * dim + j;
-        store(to, out.low);
-        store(to + half, out.high);
+        store_group(static_cast<T*>(args.din) + work.token * args.din_stride + head_of(i) * dim,
+                    place, out);
       }
     }
   };
@@ -331,10 +372,10 @@ __global__ void __launch_bounds__(kThreads, gpu_scratch::kRopeBlocks)
     }
     __syncthreads();
     for (int d = static_cast<int>(threadIdx.x); d < dim; d += kThreads) {
-      const int column = d < half ? d : d - static_cast<int>(half);
-      const int k = column % kWidth + (d < half ? 0 : kWidth);
+      const PairOf pair = pair_of_element(args, d);
+      const int k = pair.index % kWidth + (pair.high ? kWidth : 0);
       float sum = 0;
-      for (int thread = column / kWidth; thread < kThreads; thread += plan.lanes)
+      for (int thread = pair.index / kWidth; thread < kThreads; thread += plan.lanes)
         sum += sums[thread][k];
       to.put(d, Vector<float, 1>{sum});
     }
@@ -355,35 +396,41 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t dim = args.head_dim, half = dim / 2;
   const auto* weight = static_cast<const T*>(args.weight);
   float* sums = args.dweight == nullptr ? nullptr : args.partial_sums + piece * kParts * dim;
-  for (std::int64_t j = lane; j < half && sums != nullptr; j += 32) sums[j] = sums[j + half] = 0;
+  for (std::int64_t j = lane; j < half && sums != nullptr; j += 32) {
+    const Place at = place_of(args, j);
+    sums[at.low] = sums[at.low + at.apart] = 0;
+  }
   for (std::int64_t row = piece; row < args.tokens * args.heads; row += pieces) {
     const std::int64_t token = row / args.heads, head = row % args.heads;
     const T* dout = static_cast<const T*>(args.dout) + token * args.dout_stride + head * dim;
     const T* in = static_cast<const T*>(args.in) + token * args.in_stride + head * dim;
     T* din = static_cast<T*>(args.din) + token * args.din_stride + head * dim;
-    const float* angles = args.cos_sin + args.positions[token] * dim;
+    const float* angles = args.cos_sin + args.positions[token] * args.rotated;
     const float rstd = args.rstd[row];
-    const auto gradient = [&](std::int64_t j) {
+    const auto gradient = [&](const Place& at) {
+      const int low = at.low, high = at.low + at.apart;
       return gradient_of<T>(
-          {to_float(dout[j]), to_float(dout[j + half])}, {to_float(in[j]), to_float(in[j + half])},
-          shifted({to_float(weight[j]), to_float(weight[j + half])}, args.weight_offset), angles[j],
-          angles[half + j], rstd);
+          {to_float(dout[low]), to_float(dout[high])}, {to_float(in[low]), to_float(in[high])},
+          shifted({to_float(weight[low]), to_float(weight[high])}, args.weight_offset),
+          at.rotates ? angles[low] : 1, at.rotates ? angles[high] : 0, rstd);
     };
     float sum = 0;
     for (std::int64_t j = lane; j < half; j += 32) {
-      const Gradient<T> d = gradient(j);
+      const Gradient<T> d = gradient(place_of(args, j));
       sum = fmaf(d.g.low, d.n.low, fmaf(d.g.high, d.n.high, sum));
     }
     const float mean = warp_sum(sum) / static_cast<float>(dim);
     for (std::int64_t j = lane; j < half; j += 32) {
-      const Gradient<T> d = gradient(j);
+      const Place at = place_of(args, j);
+      const Gradient<T> d = gradient(at);
+      const int low = at.low, high = at.low + at.apart;
       if (sums != nullptr) {
-        sums[j] = fmaf(d.dn.low, d.n.low, sums[j]);
-        sums[j + half] = fmaf(d.dn.high, d.n.high, sums[j + half]);
+        sums[low] = fmaf(d.dn.low, d.n.low, sums[low]);
+        sums[high] = fmaf(d.dn.high, d.n.high, sums[high]);
       }
       const Pair out = din_of(d, mean, rstd);
-      din[j] = from_float<T>(out.low);
-      din[j + half] = from_float<T>(out.high);
+      din[low] = from_float<T>(out.low);
+      din[high] = from_float<T>(out.high);
     }
   }
 }
@@ -402,8 +449,8 @@ void run_forward(const RopeForwardArgs& args, const char* name) {
     using T = decltype(type);
     LaunchConfig config{.grid = 1, .block = kThreads, .stream = stream_of(args.exec), .name = name};
     const int lanes =
-        lanes_for<T>(args.head_dim, aligned_to_16(args.out, args.in, args.cos_sin, args.weight) &&
-                                        multiples_of(kWide<T>, args.out_stride, args.in_stride));
+        lanes_for<T>(args, aligned_to_16(args.out, args.in, args.cos_sin, args.weight) &&
+                               multiples_of(kWide<T>, args.out_stride, args.in_stride));
     if (lanes > 0) {
       const Plan plan(args.heads, kForwardHeads, lanes);
       config.grid = static_cast<unsigned>(blocks_for(args.tokens, plan.tokens));
@@ -429,7 +476,8 @@ void backward(const RopeBackwardArgs& args) {
   if (args.weight == nullptr) {
     return run_forward<false, -1>(
         {args.exec, args.din, args.dout, args.din_stride, args.dout_stride, args.positions,
-         args.cos_sin, nullptr, nullptr, args.tokens, args.heads, args.head_dim, 0, 0, args.dtype},
+         args.cos_sin, nullptr, nullptr, args.tokens, args.heads, args.head_dim, args.rotated, 0, 0,
+         args.dtype},
         "rope_backward");
   }
   if (args.heads == 0 || args.head_dim == 0) return;
@@ -439,10 +487,9 @@ void backward(const RopeBackwardArgs& args) {
     using T = decltype(type);
     LaunchConfig config{
         .grid = 1, .block = kThreads, .stream = stream_of(args.exec), .name = "rope_backward"};
-    const int lanes =
-        lanes_for<T>(args.head_dim,
-                     aligned_to_16(args.din, args.dout, args.in, args.cos_sin, args.weight) &&
-                         multiples_of(kWide<T>, args.din_stride, args.dout_stride, args.in_stride));
+    const int lanes = lanes_for<T>(
+        args, aligned_to_16(args.din, args.dout, args.in, args.cos_sin, args.weight) &&
+                  multiples_of(kWide<T>, args.din_stride, args.dout_stride, args.in_stride));
     if (lanes > 0) {
       blocks = min(pieces, args.multiprocessors * gpu_scratch::kRopeBlocks);
       config.grid = static_cast<unsigned>(blocks);

@@ -18,7 +18,7 @@ struct RopeForwardArgs {
   const float* cos_sin;
   const void* weight;  ///< null: no norm, and rstd is not written
   float* rstd;
-  std::int64_t tokens, heads, head_dim;
+  std::int64_t tokens, heads, head_dim, rotated;
   double eps;
   float weight_offset;
   DType dtype;
@@ -35,7 +35,7 @@ struct RopeBackwardArgs {
   const float* rstd;
   float* dweight;
   float* partial_sums;  ///< backward_scratch_floats
-  std::int64_t tokens, heads, head_dim;
+  std::int64_t tokens, heads, head_dim, rotated;
   float weight_offset;
   DType dtype;
   int multiprocessors;  ///< of a GPU

@@ -19,7 +19,8 @@
 namespace trireme {
 
 /// Fills every tensor of `state` ("parameters/NAME", fp32) with its box of the weights in `folder`.
-/// Buffers (causal masks, RoPE's frequencies) are ignored; so is a head equal to the embedding
+/// Buffers (causal masks, RoPE's frequencies) are ignored, and layers behind the model's that
+/// predict further tokens; so is a head equal to the embedding
 /// where the state has none. Throws DataError on every rank: tensors missing or left over, other
 /// shapes, an untied head for a tied model, whatever SafetensorsFolder refuses. Collective.
 void import_weights(const std::filesystem::path& folder, State& state, Communicator& world);

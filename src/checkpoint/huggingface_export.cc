@@ -19,6 +19,7 @@ namespace trireme {
 namespace {
 
 constexpr std::string_view kStatePrefix = "parameters/";
+constexpr std::string_view kF32Suffix = ".e_score_correction_bias";  ///< in fp32 beside any weights
 constexpr std::string_view kMarkName =
     "trireme_export.json";  // says that a folder is ours to replace
 
@@ -85,6 +86,9 @@ class PartExport {
     const auto count = static_cast<std::size_t>(tensor.shape.count());
     bytes_.resize(count * size_of(tensor.dtype));
     reader_.read(tensor, bytes_.data());
+    if (tensor.dtype == DType::kF32 && tensor.name.ends_with(kF32Suffix)) {
+      return writer_.write_bytes({reinterpret_cast<const char*>(bytes_.data()), bytes_.size()});
+    }
     if (tensor.dtype == DType::kF32) {
       return writer_.write({reinterpret_cast<const float*>(bytes_.data()), count});
     }
@@ -194,7 +198,8 @@ std::vector<SafetensorsWriter::Tensor> parameters_of(const Manifest& manifest,
   std::vector<SafetensorsWriter::Tensor> tensors;
   for (const ManifestTensor& tensor : manifest.tensors) {
     if (tensor.name.starts_with(kStatePrefix))
-      tensors.push_back({tensor.name.substr(kStatePrefix.size()), tensor.shape});
+      tensors.push_back({tensor.name.substr(kStatePrefix.size()), tensor.shape,
+                         tensor.name.ends_with(kF32Suffix) ? "F32" : ""});
   }
   if (tensors.empty()) throw DataError("{}: holds no parameters", checkpoint.string());
   return tensors;

@@ -25,6 +25,18 @@ bool is_buffer(std::string_view name) {
 
 using Stored = SafetensorsFolder::Located;
 
+/// "model.layers.N." of layers whose module predicts a token further on (DeepSeek-V3's MTP): they
+/// stand behind those of the model, which does not read them.
+std::set<std::string> further_layers(const SafetensorsFolder& weights) {
+  constexpr std::string_view kProjection = "eh_proj.weight";
+  std::set<std::string> prefixes;
+  for (const auto& [name, stored] : weights.tensors()) {
+    if (name.starts_with("model.layers.") && name.ends_with(kProjection))
+      prefixes.insert(name.substr(0, name.size() - kProjection.size()));
+  }
+  return prefixes;
+}
+
 /// The names of this rank's tensors, without "parameters/".
 std::vector<std::string> names_of(const State& state) {
   std::vector<std::string> names;
@@ -94,13 +106,18 @@ Matched match_names(const SafetensorsFolder& weights, const std::set<std::string
   Matched matched;
   auto& [by_our_name, head] = matched;
   std::vector<std::string> missing, surplus;
+  const std::set<std::string> further = further_layers(weights);
+  const auto is_further = [&](const std::string& name) {
+    return std::any_of(further.begin(), further.end(),
+                       [&](const std::string& prefix) { return name.starts_with(prefix); });
+  };
   for (const auto& [stored_name, stored] : weights.tensors()) {
     const std::string name = our_name(stored_name, wanted, weights);
     if (wanted.contains(name)) {
       by_our_name.emplace(name, stored);
     } else if (stored_name == kHeadName) {
       head = &stored;
-    } else if (!is_buffer(stored_name)) {
+    } else if (!is_buffer(stored_name) && !is_further(stored_name)) {
       surplus.push_back(stored_name);
     }
   }

@@ -209,6 +209,12 @@ class Checker {
         report(path, R"(leave it out, or moe.balance "aux")",
                "is of a loss that this run does not add");
     }
+    if (config.balance() == MoeBalance::kBias && config.moe.bias_rate > 0 &&
+        config.parallel.speculative_step) {
+      report("parallel.speculative_step", R"(false, or moe.balance "aux" or "none")",
+             "updates before all ranks have counted the tokens of each expert, and the bias of "
+             "the choice moves by those (moe.balance)");
+    }
     if (config.balance() != MoeBalance::kBias && chosen("moe.bias_rate")) {
       report("moe.bias_rate", R"(leave it out, or moe.balance "bias")",
              "is of a bias that this run does not move");

@@ -14,6 +14,9 @@ constexpr KeyReader::Integers kExperts = {1, 1024};
 constexpr KeyReader::Integers kChosen = {1, 32};
 constexpr KeyReader::Integers kWidth = {1, std::int64_t{1} << 20};
 constexpr KeyReader::Integers kStep = {1, 1 << 20};
+constexpr KeyReader::Integers kLayersInFront = {0, 1 << 20};
+constexpr KeyReader::Integers kShared = {0, 64};
+constexpr KeyReader::Reals kScale = {0, 1e6, true};
 constexpr KeyReader::Reals kCoefficient = {0, 1e9};
 // In all layers: each has weights of its own, which are listed and counted one by one.
 constexpr std::int64_t kExpertsInAllMax = std::int64_t{1} << 16;
@@ -29,14 +32,18 @@ class ExpertReader {
     experts.count = integer(count_key(), kExperts, traits_.count);
     experts.chosen = integer("num_experts_per_tok", kChosen, traits_.chosen);
     experts.ffn = traits_.ffn > 0 ? integer("moe_intermediate_size", kWidth, traits_.ffn) : ffn;
-    experts.normalized = !knows("norm_topk_prob") || boolean("norm_topk_prob", false);
+    experts.normalized = !knows("norm_topk_prob") || boolean("norm_topk_prob", traits_.normalized);
+    if (traits_.sigmoid) read_sigmoid(out);
     if (traits_.shared > 0) {
       out.shared_ffn = integer("shared_expert_intermediate_size", kWidth, traits_.shared);
       experts.shared_gate = true;
     }
     out.has_experts = layers_with_experts(layers);
-    out.aux_coefficient = real("router_aux_loss_coef", kCoefficient, traits_.aux_coefficient);
-    out.aux_loss = boolean("output_router_logits", false);
+    out.aux_coefficient = traits_.aux_coefficient;
+    if (!traits_.sigmoid) {
+      out.aux_coefficient = real("router_aux_loss_coef", kCoefficient, traits_.aux_coefficient);
+      out.aux_loss = boolean("output_router_logits", false);
+    }
     check(out);
     return out;
   }
@@ -62,9 +69,24 @@ class ExpertReader {
     return written(key, reader_.boolean(key), otherwise);
   }
 
-  /// Each decoder_sparse_step-th, but for those of mlp_only_layers.
+  void read_sigmoid(ExpertKeys& out) {
+    ExpertsConfig& experts = out.experts;
+    experts.sigmoid = experts.has_bias = true;
+    experts.groups = integer("n_group", kExperts, traits_.groups);
+    experts.groups_chosen = integer("topk_group", kExperts, traits_.groups_chosen);
+    experts.scale = real("routed_scaling_factor", kScale, traits_.scale);
+    out.shared_ffn = experts.ffn * integer("n_shared_experts", kShared, traits_.shared_count);
+  }
+
+  /// Those behind first_k_dense_replace; or each decoder_sparse_step-th, but for those of
+  /// mlp_only_layers.
   std::vector<bool> layers_with_experts(std::int64_t layers) {
     std::vector<bool> with(static_cast<std::size_t>(layers), true);
+    if (knows("first_k_dense_replace")) {
+      const std::int64_t dense =
+          integer("first_k_dense_replace", kLayersInFront, traits_.dense_first);
+      std::fill_n(with.begin(), std::min(dense, layers), false);
+    }
     if (!knows("mlp_only_layers")) return with;
     const std::int64_t step = integer("decoder_sparse_step", kStep, 1);
     for (std::size_t i = 0; i < with.size(); ++i)
@@ -97,6 +119,19 @@ class ExpertReader {
     if (chosen > count) {
       reader_.report("num_experts_per_tok", fmt::format("up to {} = {}", count_key(), count),
                      std::to_string(count), fmt::format("chooses {} of {} experts", chosen, count));
+    }
+    const std::int64_t groups = out.experts.groups, best = out.experts.groups_chosen;
+    if (count % groups != 0) {
+      reader_.report("n_group", fmt::format("a divisor of {} = {}", count_key(), count), "1",
+                     fmt::format("{} groups do not divide {} experts", groups, count));
+    } else if (best > groups) {
+      reader_.report("topk_group", fmt::format("up to n_group = {}", groups),
+                     std::to_string(groups), fmt::format("chooses {} of {} groups", best, groups));
+    } else if (chosen <= count && chosen > best * (count / groups)) {
+      reader_.report(
+          "topk_group", "groups that have num_experts_per_tok experts together",
+          std::to_string((chosen * groups + count - 1) / count),
+          fmt::format("leaves {} experts to choose {} of", best * (count / groups), chosen));
     }
     const std::int64_t layers = std::count(out.has_experts.begin(), out.has_experts.end(), true);
     if (layers * count > kExpertsInAllMax) {

@@ -174,6 +174,26 @@ constexpr FamilyTraits kFamilies[] = {
      .attention_bias = true,
      .qk_norm = QkNorm::kProjection,
      .experts = {.count = 64, .chosen = 8, .aux_coefficient = 0.01}},
+    {.model_type = "glm4_moe",
+     .architecture = "Glm4MoeForCausalLM",
+     .vocab_size = 151552,
+     .ffn = 10944,
+     .layers = 46,
+     .heads = 96,
+     .kv_heads = 8,
+     .positions = 131072,
+     .norm_eps = 1e-5,
+     .attention_bias = true,
+     .attention_bias_out = false,
+     .rotated_part = 0.5,
+     .experts = {.count = 128,
+                 .chosen = 8,
+                 .ffn = 1408,
+                 .aux_coefficient = 1e-4,
+                 .normalized = true,
+                 .sigmoid = true,
+                 .shared_count = 1,
+                 .dense_first = 1}},
     {.model_type = "gpt2",
      .architecture = "GPT2LMHeadModel",
      .vocab_size = 50257,
@@ -210,8 +230,7 @@ std::optional<Family> family_of(std::string_view model_type) {
 }
 
 bool is_future_family(std::string_view model_type) {
-  static constexpr std::string_view kNames[] = {"deepseek_v3", "gemma2",  "glm4",
-                                                "glm4_moe",    "gpt_oss", "phi3"};
+  static constexpr std::string_view kNames[] = {"deepseek_v3", "gemma2", "glm4", "gpt_oss", "phi3"};
   return std::find(std::begin(kNames), std::end(kNames), model_type) != std::end(kNames);
 }
 

@@ -31,6 +31,14 @@ struct ExpertTraits {
   std::int64_t ffn = 0;     ///< 0: intermediate_size is theirs
   std::int64_t shared = 0;  ///< columns of the shared expert, which has a gate; 0: none
   double aux_coefficient = 0.001;
+  bool normalized = false;
+  /// DeepSeek-V3's: sigmoid scores, a bias of the choice, groups, shared experts without a gate,
+  /// layers without experts in front.
+  bool sigmoid = false;
+  std::int64_t groups = 1, groups_chosen = 1;
+  double scale = 1;
+  std::int64_t shared_count = 0;  ///< each as wide as an expert
+  std::int64_t dense_first = 0;
 };
 
 struct FamilyTraits {
@@ -47,15 +55,17 @@ struct FamilyTraits {
   std::int64_t window = 4096;
   std::int64_t window_pattern = 0;  ///< of WindowRule::kPattern: every so-manieth sees all
   // What its layers have.
-  bool qkv_bias = false;        ///< unless a key of that name says otherwise
-  bool attention_bias = false;  ///< where a key of that name says so, of all four projections
-  bool mlp_bias = false;        ///< likewise
+  bool qkv_bias = false;           ///< unless a key of that name says otherwise
+  bool attention_bias = false;     ///< where a key of that name says so, of all four projections
+  bool attention_bias_out = true;  ///< of the last of them too
+  bool mlp_bias = false;           ///< likewise
   QkNorm qk_norm = QkNorm::kNone;
   NormPlace norm_place = NormPlace::kBefore;
   float norm_offset = 0;
   Activation activation = Activation::kSwiGlu;
   WindowRule windows = WindowRule::kNone;
   bool query_scaling = false;  ///< RopeConfig::query_beta
+  double rotated_part = 0;     ///< RopeConfig::part where partial_rotary_factor is a key
   double sliding_theta = 0;    ///< > 0: layers with a window have a RoPE of their own, of this base
   std::string_view sliding_theta_key = "";  ///< of the model, for that base; "": none
   bool scaled_embedding = false;            ///< by sqrt(hidden)

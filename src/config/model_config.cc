@@ -42,6 +42,7 @@ void add_rope(Json& json, const ModelConfig& model) {
   if (rope == nullptr) return;
   json["rope_parameters"] = rope_parameters_json(*rope);
   json["rope_theta"] = rope->theta;
+  if (traits_of(model.family).rotated_part > 0) json["partial_rotary_factor"] = rope->part;
   json["rope_scaling"] = rope->kind == RopeKind::kDefault ? Json() : *json.find("rope_parameters");
 }
 
@@ -141,6 +142,10 @@ std::string shape_difference(const ModelConfig& saved, const ModelConfig& wanted
                                                 "qkv_bias",
                                                 "num_experts",
                                                 "num_local_experts",
+                                                "n_routed_experts",
+                                                "n_shared_experts",
+                                                "first_k_dense_replace",
+                                                "use_qk_norm",
                                                 "moe_intermediate_size",
                                                 "shared_expert_intermediate_size",
                                                 "decoder_sparse_step",

@@ -28,6 +28,7 @@ enum class Family : std::uint8_t {
   kQwen3Moe,
   kMixtral,
   kOlmoe,
+  kGlm4Moe,
   kGpt2
 };
 enum class NormKind : std::uint8_t { kRms, kLayer };
@@ -64,6 +65,7 @@ struct RopeConfig {
   bool truncate = true;                   ///< yarn: whole correction dims
   /// yarn: q also times 1 + query_beta ln(1 + floor(position / original_max_positions)).
   double query_beta = 0;
+  double part = 1;  ///< of a head's dims: the first so many rotate, rounded down
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
@@ -82,6 +84,10 @@ struct AttentionConfig {
   QkNorm qk_norm = QkNorm::kNone;
   double score_scale = 0;  ///< of q k; 0: head_dim^-1/2
 
+  /// With RoPE.
+  [[nodiscard]] std::int64_t rotated_dims() const {
+    return static_cast<std::int64_t>(static_cast<double>(head_dim) * rope->part);
+  }
   [[nodiscard]] std::int64_t q_size() const { return heads * head_dim; }
   [[nodiscard]] std::int64_t kv_size() const { return kv_heads * head_dim; }
   [[nodiscard]] std::int64_t qkv_size() const { return q_size() + 2 * kv_size(); }

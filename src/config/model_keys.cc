@@ -98,9 +98,10 @@ constexpr ModelKey kLlamaLike[] = {
     {"rope_theta", kRead},
     {"rope_scaling", kRead},
     {"rope_parameters", kRead},
-    {"partial_rotary_factor", kFixed, "[1]"},
     {"attention_dropout", kDropout},
 };
+
+constexpr ModelKey kWholeRotation[] = {{"partial_rotary_factor", kFixed, "[1]"}};
 
 constexpr ModelKey kSilu[] = {{"hidden_act", kFixed, R"(["silu", "swish"])"}};
 
@@ -146,6 +147,25 @@ constexpr ModelKey kMixtral[] = {{"num_local_experts", kRead},
 
 constexpr ModelKey kOlmoe[] = {
     {"num_experts", kRead}, {"norm_topk_prob", kRead}, {"clip_qkv", kFixed, "[]"}};
+
+// output_router_logits: transformers adds no loss for it. The last: heads that predict tokens
+// further on, which no layer of the model reads.
+constexpr ModelKey kGlm4Moe[] = {
+    {"attention_bias", kRead},
+    {"first_k_dense_replace", kRead},
+    {"moe_intermediate_size", kRead},
+    {"n_group", kRead},
+    {"n_routed_experts", kRead},
+    {"n_shared_experts", kRead},
+    {"norm_topk_prob", kRead},
+    {"num_experts_per_tok", kRead},
+    {"partial_rotary_factor", kRead},
+    {"routed_scaling_factor", kRead},
+    {"topk_group", kRead},
+    {"use_qk_norm", kRead},
+    {"output_router_logits", kPass},
+    {"num_nextn_predict_layers", kPass},
+};
 
 // As the Qwens' but for the layers: model_parse looks at them.
 constexpr ModelKey kSmolLm3[] = {
@@ -204,6 +224,9 @@ constexpr Renamed kGpt2Names[] = {
 };
 // transformers 5 writes qwen3_moe's under the other name.
 constexpr Renamed kExpertNames[] = {{"num_local_experts", "num_experts"}};
+constexpr Renamed kRoutedNames[] = {{"num_experts", "n_routed_experts"},
+                                    {"num_local_experts", "n_routed_experts"},
+                                    {"num_mtp_layers", "num_nextn_predict_layers"}};
 constexpr Renamed kMixtralNames[] = {{"num_experts", "num_local_experts"}};
 
 std::span<const Renamed> other_names(Family family) {
@@ -216,6 +239,8 @@ std::span<const Renamed> other_names(Family family) {
       return kExpertNames;
     case Family::kMixtral:
       return kMixtralNames;
+    case Family::kGlm4Moe:
+      return kRoutedNames;
     default:
       return {};
   }
@@ -224,32 +249,36 @@ std::span<const Renamed> other_names(Family family) {
 std::vector<std::span<const ModelKey>> tables(Family family) {
   switch (family) {
     case Family::kLlama:
-      return {kCommon, kLlamaLike, kSilu, kLlama};
+      return {kCommon, kLlamaLike, kWholeRotation, kSilu, kLlama};
     case Family::kMistral:
     case Family::kMinistral3:
-      return {kCommon, kLlamaLike, kSilu, kMistral};
+      return {kCommon, kLlamaLike, kWholeRotation, kSilu, kMistral};
     case Family::kMinistral:
-      return {kCommon, kLlamaLike, kSilu, kWindowsByType};
+      return {kCommon, kLlamaLike, kWholeRotation, kSilu, kWindowsByType};
     case Family::kQwen2:
-      return {kCommon, kLlamaLike, kSilu, kSliding};
+      return {kCommon, kLlamaLike, kWholeRotation, kSilu, kSliding};
     case Family::kQwen3:
-      return {kCommon, kLlamaLike, kSilu, kSliding, kAttentionBias};
+      return {kCommon, kLlamaLike, kWholeRotation, kSilu, kSliding, kAttentionBias};
     case Family::kSmolLm3:
-      return {kCommon, kLlamaLike, kSilu, kSmolLm3};
+      return {kCommon, kLlamaLike, kWholeRotation, kSilu, kSmolLm3};
     case Family::kOlmo2:
-      return {kCommon, kLlamaLike, kSilu, kAttentionBias};
+      return {kCommon, kLlamaLike, kWholeRotation, kSilu, kAttentionBias};
     case Family::kOlmo3:
-      return {kCommon, kLlamaLike, kSilu, kAttentionBias, kWindowsByType};
+      return {kCommon, kLlamaLike, kWholeRotation, kSilu, kAttentionBias, kWindowsByType};
     case Family::kGemma3:
-      return {kCommon, kLlamaLike, kGemma3};
+      return {kCommon, kLlamaLike, kWholeRotation, kGemma3};
     case Family::kQwen2Moe:
-      return {kCommon, kLlamaLike, kSilu, kSliding, kExperts, kQwenExperts, kQwen2Moe};
+      return {kCommon,  kLlamaLike, kWholeRotation, kSilu,
+              kSliding, kExperts,   kQwenExperts,   kQwen2Moe};
     case Family::kQwen3Moe:
-      return {kCommon, kLlamaLike, kSilu, kAttentionBias, kExperts, kQwenExperts, kQwen3Moe};
+      return {kCommon,        kLlamaLike, kWholeRotation, kSilu,
+              kAttentionBias, kExperts,   kQwenExperts,   kQwen3Moe};
     case Family::kMixtral:
-      return {kCommon, kLlamaLike, kSilu, kMistral, kExperts, kMixtral};
+      return {kCommon, kLlamaLike, kWholeRotation, kSilu, kMistral, kExperts, kMixtral};
     case Family::kOlmoe:
-      return {kCommon, kLlamaLike, kSilu, kAttentionBias, kExperts, kOlmoe};
+      return {kCommon, kLlamaLike, kWholeRotation, kSilu, kAttentionBias, kExperts, kOlmoe};
+    case Family::kGlm4Moe:
+      return {kCommon, kLlamaLike, kSilu, kGlm4Moe};
     case Family::kGpt2:
       return {kCommon, kGpt2};
   }

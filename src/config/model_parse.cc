@@ -194,9 +194,12 @@ class ModelReader {
     attention.qkv_bias = traits.qkv_bias;
     if (find_model_key(family_, "qkv_bias") != nullptr && traits.qkv_bias) read_qkv_bias(attention);
     if (traits.attention_bias)
-      attention.qkv_bias = attention.out_bias = reader_.boolean("attention_bias").value_or(false);
+      attention.qkv_bias = reader_.boolean("attention_bias").value_or(false);
+    if (traits.attention_bias && traits.attention_bias_out) attention.out_bias = attention.qkv_bias;
     if (traits.mlp_bias) layer.mlp.bias = reader_.boolean("mlp_bias").value_or(false);
     attention.qk_norm = traits.qk_norm;
+    if (has_switch("use_qk_norm") && reader_.boolean("use_qk_norm").value_or(false))
+      attention.qk_norm = QkNorm::kHeads;
     read_score_scale(attention);
     if (traits.query_scaling) add_default_rope(model.max_positions);
     if (traits.windows == WindowRule::kUnrotated) rotates_ = read_rotating_layers(layers);
@@ -206,7 +209,9 @@ class ModelReader {
     }
     if (traits.windows > WindowRule::kAsked) windows_ = read_windows(layers);
     if (traits.experts.count > 0) add_experts(model, layers, layer.mlp.ffn);
-    const RopeRules rules{model.max_positions, traits.rope_theta, traits.query_scaling};
+    RopeRules rules{model.max_positions, traits.rope_theta, traits.query_scaling};
+    rules.partial = traits.rotated_part > 0;
+    if (rules.partial) rules.part = traits.rotated_part;
     if (traits.sliding_theta > 0) {
       const RopesByType ropes = read_ropes_by_type(
           reader_, origin_, rules,
@@ -224,6 +229,12 @@ class ModelReader {
     experts_ = read_experts(reader_, keys_, family_, layers, ffn);
     model.aux_coefficient = experts_->aux_coefficient;
     model.aux_loss = experts_->aux_loss;
+  }
+
+  /// Whether the family has a key, and takes either value of it.
+  [[nodiscard]] bool has_switch(std::string_view name) const {
+    const ModelKey* key = find_model_key(family_, name);
+    return key != nullptr && key->use == KeyUse::kRead;
   }
 
   void read_qkv_bias(AttentionConfig& attention) {
@@ -347,6 +358,12 @@ class ModelReader {
       reader_.report(
           "head_dim", "an even number", std::to_string(attention.head_dim + 1),
           fmt::format("is {}, and rotary embedding turns pairs of dims", attention.head_dim));
+    }
+    if (attention.rope && attention.rope->part != 1 &&
+        (attention.rotated_dims() < 2 || attention.rotated_dims() % 2 != 0)) {
+      reader_.report("partial_rotary_factor", "a factor that leaves an even number of dims", "0.5",
+                     fmt::format("turns {} of the {} dims of a head, and they turn in pairs",
+                                 attention.rotated_dims(), attention.head_dim));
     }
     for (const char* key : {"bos_token_id", "eos_token_id"}) {
       const std::int64_t id = key[0] == 'b' ? model.bos_token : model.end_token;

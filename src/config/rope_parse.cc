@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::string_view kKinds[] = {"default", "linear", "llama3", "yarn"};
 constexpr KeyReader::Reals kPositive = {0, 1e12, true};
+constexpr KeyReader::Reals kPart = {0, 1, true};
 
 constexpr std::array<std::string_view, 14> kKeys = {
     "rope_type",        "type",
@@ -24,6 +25,14 @@ constexpr std::array<std::string_view, 14> kKeys = {
 
 // Of a family that scales queries; the second says what the model's own key says.
 constexpr std::string_view kQueryKeys[] = {"llama_4_scaling_beta", "max_position_embeddings"};
+
+/// partial_rotary_factor of the model or of a dictionary.
+double read_part(KeyReader& reader, const RopeRules& rules) {
+  constexpr std::string_view kKey = "partial_rotary_factor";
+  const double part = reader.real(kKey, rules.partial ? kPart : kPositive).value_or(rules.part);
+  if (!rules.partial && part != 1) reader.report(kKey, "1", "1", "not in this version");
+  return part;
+}
 
 /// One dictionary, rope_parameters or rope_scaling.
 class RopeReader {
@@ -51,9 +60,7 @@ class RopeReader {
         });
       }
     }
-    const auto partial = reader_.real("partial_rotary_factor", kPositive);
-    if (partial && *partial != 1)
-      reader_.report("partial_rotary_factor", "1", "1", "not in this version");
+    rope.part = read_part(reader_, rules_);
     if (!read_kind(rope)) return rope;
     switch (rope.kind) {
       case RopeKind::kDefault:
@@ -183,6 +190,7 @@ RopeConfig read_from(KeyReader& reader, const KeyOrigin& origin, const RopeRules
   const double base = theta.value_or(rules.theta);
   RopeConfig rope;
   rope.theta = base;
+  rope.part = rules.part;
   if (places.scaling != nullptr) {
     rope = RopeReader(*places.scaling, "rope_scaling", origin_in("rope_scaling"), rules).read(base);
   }
@@ -199,7 +207,9 @@ RopeConfig read_from(KeyReader& reader, const KeyOrigin& origin, const RopeRules
 
 }  // namespace
 
-RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, const RopeRules& rules) {
+RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, const RopeRules& given) {
+  RopeRules rules = given;
+  if (rules.partial) rules.part = read_part(reader, rules);
   return read_from(reader, origin, rules,
                    {dictionary(reader, "rope_parameters"), dictionary(reader, "rope_scaling")});
 }
@@ -230,6 +240,7 @@ Json rope_parameters_json(const RopeConfig& rope) {
   Json json = Json::object();
   json["rope_type"] = kKinds[static_cast<std::size_t>(rope.kind)];
   json["rope_theta"] = rope.theta;
+  if (rope.part != 1) json["partial_rotary_factor"] = rope.part;
   if (rope.kind == RopeKind::kDefault) return json;
   json["factor"] = rope.factor;
   if (rope.kind == RopeKind::kLinear) return json;

@@ -11,6 +11,8 @@ struct RopeRules {
   double theta = 10000;                       ///< where no key has it
   bool query_scaling = false;                 ///< llama_4_scaling_beta is a key, of yarn
   std::string_view theta_key = "rope_theta";  ///< of the model; "": none
+  double part = 1;                            ///< where partial_rotary_factor is missing
+  bool partial = false;                       ///< whether that may be below 1
 };
 
 /// Rotary embedding from rope_parameters (transformers 5), or rope_theta and rope_scaling

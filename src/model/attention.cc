@@ -157,7 +157,7 @@ void rotate_rows(Context& context, const LayerPass& pass, const AttentionWeights
     args.out = rows(out);
     args.in = rows(in);
     args.positions_T = rows(pass.positions);
-    args.cos_sin_PD = table;
+    args.cos_sin_PR = table;
     if (!normed) args.weight_D = norm.weight;
     if (rstd_TH.given()) args.rstd_TH = rows(rstd_TH);
     args.eps = pass.config.norm.eps;
@@ -335,7 +335,7 @@ void rotate_back(const AttentionBranchBackward& of, const AttentionWeights& weig
     args.dout = d;
     args.in = in;
     args.positions_T = of.pass.positions;
-    args.cos_sin_PD = table;
+    args.cos_sin_PR = table;
     if (!normed) args.weight_D = norm.weight;
     args.rstd_TH = rstd_TH;
     args.dweight_D = sums.weight;

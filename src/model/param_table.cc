@@ -124,6 +124,13 @@ class Table {
     for (const std::int32_t expert : here)
       add_one(expert, names[2], {config_.hidden, config.ffn}, 1, to.out);
   }
+  /// Of the experts' choice: no gradient moves it (train/router_bias.h).
+  ParamIndex choice_bias(const std::string& name, std::int64_t experts) {
+    const ParamIndex index = add(name, {experts}, {InitKind::kZeros, 0});
+    params.metas[index].trainable = false;
+    params.metas[index].in_f32 = true;
+    return index;
+  }
   /// Of tokens that ranks of the tensor axis have shares of.
   LinearParams of_own_tokens(const std::string& name, std::int64_t out) {
     const LinearParams linear = this->linear("", {{name.c_str(), {{out, 0}}}}, hidden(), false);
@@ -167,6 +174,8 @@ void declare_experts(Table& table, const ModelConfig& config, std::int64_t layer
   const bool mixtral = config.family == Family::kMixtral;
   const std::string branch = prefix + (mixtral ? "block_sparse_moe." : "mlp.");
   block.experts.router = table.of_own_tokens(branch + "gate", experts.count);
+  if (experts.has_bias)
+    block.experts.bias = table.choice_bias(branch + "gate.e_score_correction_bias", experts.count);
   if (experts.shared_gate)
     block.experts.shared_gate = table.of_own_tokens(branch + "shared_expert_gate", 1);
   static constexpr const char *kNames[] = {"gate_proj", "up_proj", "down_proj"},
@@ -206,7 +215,9 @@ BlockParams llama_block(Table& table, const ModelConfig& config, const LayerConf
                    config.hidden);
   }
   if (layer.mlp.ffn > 0) {
-    const std::string prefix_of = layer.experts ? mlp + "shared_expert." : mlp;
+    const char* const shared =
+        config.family == Family::kQwen2Moe ? "shared_expert." : "shared_experts.";
+    const std::string prefix_of = layer.experts ? mlp + shared : mlp;
     block.mlp.in = table.linear(prefix_of, {{"gate_proj", {ffn}}, {"up_proj", {ffn}}},
                                 table.hidden(), layer.mlp.bias);
     block.mlp.out = table.linear(prefix_of, {{"down_proj", table.hidden()}}, {ffn}, layer.mlp.bias);

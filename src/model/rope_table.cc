@@ -23,24 +23,24 @@ float llama3_frequency(const RopeConfig& rope, float frequency) {
 }
 
 /// The dim whose wave turns `turns` times over the original context.
-double yarn_correction_dim(const RopeConfig& rope, std::int64_t head_dim, double turns) {
-  return static_cast<double>(head_dim) *
+double yarn_correction_dim(const RopeConfig& rope, std::int64_t rotated, double turns) {
+  return static_cast<double>(rotated) *
          std::log(static_cast<double>(rope.original_max_positions) /
                   (turns * 2 * std::numbers::pi)) /
          (2 * std::log(rope.theta));
 }
 
 /// Peng et al. 2023: slow waves are interpolated, fast ones kept, those between mixed by a ramp.
-float yarn_frequency(const RopeConfig& rope, std::int64_t head_dim, std::int64_t j,
+float yarn_frequency(const RopeConfig& rope, std::int64_t rotated, std::int64_t j,
                      float frequency) {
-  double low = yarn_correction_dim(rope, head_dim, rope.beta_fast);
-  double high = yarn_correction_dim(rope, head_dim, rope.beta_slow);
+  double low = yarn_correction_dim(rope, rotated, rope.beta_fast);
+  double high = yarn_correction_dim(rope, rotated, rope.beta_slow);
   if (rope.truncate) {
     low = std::floor(low);
     high = std::ceil(high);
   }
   low = std::max(low, 0.0);
-  high = std::min(high, static_cast<double>(head_dim - 1));
+  high = std::min(high, static_cast<double>(rotated - 1));
   if (low == high) high += 0.001;
   const double ramp = std::clamp((static_cast<double>(j) - low) / (high - low), 0.0, 1.0);
   return static_cast<float>(frequency / rope.factor * ramp + frequency * (1 - ramp));
@@ -64,12 +64,12 @@ double query_scale(const RopeConfig& rope, std::int64_t position) {
 
 enum class TableOf : std::uint8_t { kQueries, kKeys };
 
-Buffer make_table(Context& context, const RopeConfig& rope, std::int64_t head_dim,
+Buffer make_table(Context& context, const RopeConfig& rope, std::int64_t rotated,
                   std::int64_t positions, TableOf of) {
-  const std::int64_t half = head_dim / 2;
+  const std::int64_t half = rotated / 2;
   std::vector<float> frequencies;
   for (std::int64_t j = 0; j < half; ++j) {
-    const float exponent = static_cast<float>(2 * j) / static_cast<float>(head_dim);
+    const float exponent = static_cast<float>(2 * j) / static_cast<float>(rotated);
     float frequency = 1 / static_cast<float>(std::pow(rope.theta, static_cast<double>(exponent)));
     switch (rope.kind) {
       case RopeKind::kDefault:
@@ -81,15 +81,15 @@ Buffer make_table(Context& context, const RopeConfig& rope, std::int64_t head_di
         frequency = llama3_frequency(rope, frequency);
         break;
       case RopeKind::kYarn:
-        frequency = yarn_frequency(rope, head_dim, j, frequency);
+        frequency = yarn_frequency(rope, rotated, j, frequency);
         break;
     }
     frequencies.push_back(frequency);
   }
   const double of_all = rope.kind == RopeKind::kYarn ? yarn_attention_factor(rope) : 1.0;
-  Buffer table(DType::kF32, {positions, head_dim});
+  Buffer table(DType::kF32, {positions, rotated});
   float* row = table.view().as<float>();
-  for (std::int64_t position = 0; position < positions; ++position, row += head_dim) {
+  for (std::int64_t position = 0; position < positions; ++position, row += rotated) {
     const double factor = of == TableOf::kQueries ? of_all * query_scale(rope, position) : of_all;
     for (std::int64_t j = 0; j < half; ++j) {
       const float angle = static_cast<float>(position) * frequencies[j];
@@ -98,7 +98,7 @@ Buffer make_table(Context& context, const RopeConfig& rope, std::int64_t head_di
     }
   }
   if (!context.on_gpu()) return table;
-  Buffer copy(DType::kF32, {positions, head_dim}, context.device());
+  Buffer copy(DType::kF32, {positions, rotated}, context.device());
   copy_in(context, copy.view(), {table.view().data, table.bytes()});
   return copy;
 }
@@ -106,7 +106,7 @@ Buffer make_table(Context& context, const RopeConfig& rope, std::int64_t head_di
 /// The first layer with the table of `layer`.
 std::int64_t owner_of_table(const ModelConfig& config, std::int64_t layer) {
   const auto same = [&of = config.layer(layer).attention](const LayerConfig& other) {
-    return other.attention.rope == of.rope && other.attention.head_dim == of.head_dim;
+    return other.attention.rope == of.rope && other.attention.rotated_dims() == of.rotated_dims();
   };
   return std::find_if(config.layers.begin(), config.layers.end(), same) - config.layers.begin();
 }
@@ -124,7 +124,7 @@ RopeTables::RopeTables(Context& context, const ModelConfig& config, std::int64_t
     if (!has_table(config, layer)) continue;
     const RopeConfig& rope = *attention.rope;
     const auto make = [&](TableOf of) {
-      return make_table(context, rope, attention.head_dim, positions, of);
+      return make_table(context, rope, attention.rotated_dims(), positions, of);
     };
     Table& table = tables_[static_cast<std::size_t>(layer)];
     table.k = make(TableOf::kKeys);
@@ -144,7 +144,7 @@ std::int64_t RopeTables::bytes_of(const ModelConfig& config, std::int64_t positi
     if (!has_table(config, layer)) continue;
     const AttentionConfig& attention = config.layer(layer).attention;
     const std::int64_t tables = attention.rope->query_beta != 0 ? 2 : 1;
-    bytes += tables * positions * attention.head_dim * std::int64_t{sizeof(float)};
+    bytes += tables * positions * attention.rotated_dims() * std::int64_t{sizeof(float)};
   }
   return bytes;
 }

@@ -8,9 +8,9 @@
 
 namespace trireme {
 
-/// cos_sin [positions, head_dim] f32 for kernels/rope: head_dim/2 cosines, then as many sines, both
-/// times the attention factor of yarn, of q also times what RopeConfig::query_beta gives. Angles
-/// are rounded to f32 where transformers (modeling_rope_utils) rounds them.
+/// cos_sin [positions, R] f32 for kernels/rope, R dims of a head that rotate: R/2 cosines, then as
+/// many sines, both times the attention factor of yarn, of q also times what RopeConfig::query_beta
+/// gives. Angles are rounded to f32 where transformers (modeling_rope_utils) rounds them.
 struct RopeTable {
   ConstTensorView q, k;  ///< one and the same where queries are not scaled
 };

@@ -65,6 +65,9 @@ ModelParams RankPart::declare(const ModelConfig& model) const {
   ModelParams params = declare_params(model, ranges, {cut.expert.expert, &places});
   if (holds_rows(params, store, step_tokens)) params.metas.front().looked_up_most = step_tokens;
   if (fp8) declare_fp8(params, model, *fp8, cut.tensor);
+  if (compute == DType::kF32) {
+    for (ParamMeta& param : params.metas) param.in_f32 = false;
+  }
   return params;
 }
 
@@ -133,6 +136,7 @@ RankPart part_of_rank(const RunConfig& config, const ResolvedRun& run, int rank,
   if (run.zero_group != 0) parallel.zero_group = run.zero_group;
   RankPart part = part_of_rank(parallel, run.mesh, run.pipeline, rank, purpose);
   part.fp8 = run.fp8;
+  part.compute = run.compute;
   part.expert_placement = run.expert_placement;
   if (run.device == DeviceKind::kCpu && config.precision.wire == DType::kF32)
     part.step_tokens = run.batch.global * config.data.sequence_length;

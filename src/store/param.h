@@ -52,6 +52,7 @@ struct ParamMeta {
   TensorCut cut = {};  ///< on the tensor axis
   Ownership ownership = Ownership::kRows;
   std::optional<Fp8Copy> fp8 = {};  ///< else products read it in the compute type
+  bool in_f32 = false;              ///< a model that computes in bf16 reads it in fp32 all the same
   bool trainable = true;            ///< else it has no gradient and no state of the optimizer
   /// In memory the rows of a rank are followed by rows of zeros up to a multiple of this: for
   /// products, which take them as further rows. They are in no file, sum or count.

@@ -14,11 +14,13 @@ namespace {
 
 /// Elements of a store's memory besides gradients, for allocation and plan alike.
 struct Sizes {
-  std::int64_t values = 0, copies = 0, codes = 0, state = 0;
+  std::int64_t values = 0, state = 0;
+  std::array<std::int64_t, kWeightForms.size()> weights{};  ///< of each form, beside the values
 };
 
-Sizes sizes_of(const StoreLayout& layout, const StoreLayout& trained, const StoreLayout& copied,
-               const StoreLayout& coded, DType compute, const StoreContents& contents) {
+template <class LayoutOf>
+Sizes sizes_of(const StoreLayout& layout, const StoreLayout& trained, const LayoutOf& layout_of,
+               DType compute, const StoreContents& contents) {
   const int stage = layout.zero_stage();
   const auto whole_or_owned = [](bool whole, const StoreLayout& of) {
     return whole ? of.valued_local_size() : of.valued_shard_size();
@@ -27,10 +29,18 @@ Sizes sizes_of(const StoreLayout& layout, const StoreLayout& trained, const Stor
   Sizes sizes;
   // In fp32 the values are the weights, so that stages 1 and 2 hold them whole.
   sizes.values = whole_or_owned(stage == 0 || (!rounded && stage < 3), layout);
-  if (rounded) sizes.copies = whole_or_owned(stage < 3, copied);
-  sizes.codes = whole_or_owned(stage < 3, coded);
+  for (const WeightForm form : kWeightForms) {
+    if (rounded || form == WeightForm::kFp8)
+      sizes.weights[static_cast<std::size_t>(form)] = whole_or_owned(stage < 3, layout_of(form));
+  }
   if (!contents.states.empty()) sizes.state = whole_or_owned(stage == 0, trained);
   return sizes;
+}
+
+/// In fp32 the values are what is read of every parameter.
+std::vector<ParamMeta> as_computed(std::vector<ParamMeta> params, DType compute) {
+  for (ParamMeta& param : params) param.in_f32 = param.in_f32 && compute == DType::kBF16;
+  return params;
 }
 
 /// Maxima are joined in equal parts of the ranks that share them.
@@ -54,25 +64,29 @@ TensorView local_part(const StoreLayout& layout, const TensorView& flat, std::in
 
 ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StoreContents contents,
                        Device device, const ParamDistribution& distribution)
-    : params_(std::move(params)),
+    : params_(as_computed(std::move(params), compute)),
       compute_(compute),
       contents_(std::move(contents)),
       layout_(params_, distribution),
       trained_(params_, distribution, StoreLayout::Of::kGradients),
       forms_{Form{StoreLayout(params_, distribution, StoreLayout::Of::kComputeWeights), {}, {}},
-             Form{StoreLayout(params_, distribution, StoreLayout::Of::kFp8Weights), {}, {}}},
+             Form{StoreLayout(params_, distribution, StoreLayout::Of::kFp8Weights), {}, {}},
+             Form{StoreLayout(params_, distribution, StoreLayout::Of::kF32Weights), {}, {}}},
       quantized_(params_, distribution) {
-  const Sizes sizes = sizes_of(layout_, trained_, layout(WeightForm::kCompute),
-                               layout(WeightForm::kFp8), compute, contents_);
+  const Sizes sizes = sizes_of(
+      layout_, trained_, [&](WeightForm form) -> const StoreLayout& { return layout(form); },
+      compute, contents_);
   expect(compute == DType::kBF16 || quantized_.size() == 0, "fp8 weights of a model in {}",
          name_of(compute));
   const auto make = [&](std::int64_t count, DType dtype) {
     return count == 0 ? Buffer() : Buffer(dtype, {count}, device);
   };
   values_ = make(sizes.values, DType::kF32);
-  forms_[0].memory = make(sizes.copies, DType::kBF16);
-  forms_[1].memory = make(sizes.codes, DType::kF8E4M3);
-  for (Form& form : forms_) form.placed.resize(static_cast<std::size_t>(layout_.block_count()));
+  for (const WeightForm form : kWeightForms) {
+    const auto at = static_cast<std::size_t>(form);
+    forms_[at].memory = make(sizes.weights[at], type_of(form));
+    forms_[at].placed.resize(static_cast<std::size_t>(layout_.block_count()));
+  }
   largest_ = make(largest_count(quantized_, distribution), DType::kI32);
   scales_ = make(quantized_.size(), DType::kF32);
   turned_scales_ = make(quantized_.size(), DType::kF32);
@@ -120,7 +134,7 @@ ParamStore::Lease::~Lease() {
 TensorView ParamStore::leased(int block, WeightForm form, ParamRange range) const {
   const ParamMeta& first = params_.at(static_cast<std::size_t>(range.first));
   expect(first.block == block, "{} is not of block {}", first.name, block);
-  expect(first.fp8.has_value() == (form == WeightForm::kFp8), "{} in another form", first.name);
+  expect(trireme::form_of(first) == form, "{} in another form", first.name);
   const StoreLayout& layout = this->layout(form);
   if (layout.zero_stage() == 3) {
     return local_part(layout, form_of(form).placed[static_cast<std::size_t>(block)],
@@ -130,7 +144,8 @@ TensorView ParamStore::leased(int block, WeightForm form, ParamRange range) cons
 }
 
 ConstTensorView ParamStore::Lease::weight(ParamRange range) const {
-  return store_->leased(block_, WeightForm::kCompute, range);
+  const ParamMeta& first = store_->params_.at(static_cast<std::size_t>(range.first));
+  return store_->leased(block_, first.in_f32 ? WeightForm::kF32 : WeightForm::kCompute, range);
 }
 
 ConstQuantizedView ParamStore::Lease::quantized(ParamRange range) const {
@@ -191,7 +206,7 @@ TensorView ParamStore::owned_weight(WeightForm form, ParamIndex index) const {
 
 TensorView ParamStore::copy(ParamIndex index) const {
   if (compute_ != DType::kBF16 || quantized_.has(index)) return {};
-  return owned_weight(WeightForm::kCompute, index);
+  return owned_weight(trireme::form_of(params_[static_cast<std::size_t>(index)]), index);
 }
 
 TensorView ParamStore::codes(ParamIndex index) const {
@@ -222,7 +237,7 @@ void ParamStore::clear_padding(Context& context, int block) {
   for (ParamIndex i = range.first; i <= range.last; ++i) {
     const std::int64_t rows = layout_.local_shape(i)[0], all = layout_.padded_shape(i)[0];
     if (all == rows) continue;
-    TensorView weights = leased(block, WeightForm::kCompute, {i, i});
+    TensorView weights = leased(block, WeightForm::kCompute, {i, i});  // no other form has padding
     weights.shape.set(0, all);
     clear(context, weights.rows(rows, all - rows));
   }
@@ -357,18 +372,24 @@ State state_boxes(const std::vector<ParamMeta>& params, const std::vector<Optimi
                   [](int, ParamIndex) -> std::byte* { return nullptr; });
 }
 
-ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& params, DType compute,
+ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& declared, DType compute,
                                        const StoreContents& contents,
                                        const ParamDistribution& distribution) {
   using Of = StoreLayout::Of;
+  const std::vector<ParamMeta> params = as_computed(declared, compute);
   const auto layout_of = [&](Of of) { return StoreLayout(params, distribution, of); };
   const StoreLayout trained = layout_of(Of::kGradients);
-  const Sizes sizes = sizes_of(layout_of(Of::kValues), trained, layout_of(Of::kComputeWeights),
-                               layout_of(Of::kFp8Weights), compute, contents);
+  const Sizes sizes = sizes_of(
+      layout_of(Of::kValues), trained,
+      [&](WeightForm form) { return layout_of(StoreLayout::of_form(form)); }, compute, contents);
   const QuantizedLayout quantized(params, distribution);
   Bytes bytes;
-  bytes.parameters = 4 * sizes.values + 2 * sizes.copies + sizes.codes + 8 * quantized.size() +
-                     4 * largest_count(quantized, distribution);
+  bytes.parameters =
+      4 * sizes.values + 8 * quantized.size() + 4 * largest_count(quantized, distribution);
+  for (const WeightForm form : kWeightForms) {
+    bytes.parameters += static_cast<std::int64_t>(size_of(trireme::type_of(form, compute))) *
+                        sizes.weights[static_cast<std::size_t>(form)];
+  }
   if (distribution.zero_stage < 3) bytes.parameters += quantized.turned_size();
   if (contents.gradients) bytes.gradients = Gradients::bytes_of(params, trained);
   for (const OptimizerState& state : contents.states)

@@ -17,9 +17,11 @@ bool lacks_room(const ParamMeta& param, StoreLayout::Of of) {
     case StoreLayout::Of::kGradients:
       return !param.trainable;
     case StoreLayout::Of::kComputeWeights:
-      return param.fp8.has_value();
+      return form_of(param) != WeightForm::kCompute;
     case StoreLayout::Of::kFp8Weights:
-      return !param.fp8;
+      return form_of(param) != WeightForm::kFp8;
+    case StoreLayout::Of::kF32Weights:
+      return form_of(param) != WeightForm::kF32;
   }
   throw InternalError("a layout of no kind");
 }

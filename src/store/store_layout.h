@@ -13,12 +13,19 @@
 
 namespace trireme {
 
-/// In which form the model reads a parameter: the compute type, or codes in fp8.
-enum class WeightForm : std::uint8_t { kCompute, kFp8 };
-inline constexpr std::array kWeightForms = {WeightForm::kCompute, WeightForm::kFp8};
+/// In which form the model reads a parameter: the compute type, codes in fp8, or fp32 where the
+/// compute type is bf16.
+enum class WeightForm : std::uint8_t { kCompute, kFp8, kF32 };
+inline constexpr std::array kWeightForms = {WeightForm::kCompute, WeightForm::kFp8,
+                                            WeightForm::kF32};
+inline WeightForm form_of(const ParamMeta& param) {
+  if (param.fp8) return WeightForm::kFp8;
+  return param.in_f32 ? WeightForm::kF32 : WeightForm::kCompute;
+}
 /// Of its elements, where the model computes in `compute`.
 inline DType type_of(WeightForm form, DType compute) {
-  return form == WeightForm::kFp8 ? DType::kF8E4M3 : compute;
+  if (form == WeightForm::kFp8) return DType::kF8E4M3;
+  return form == WeightForm::kF32 ? DType::kF32 : compute;
 }
 
 /// Two flat layouts of the same parameters: *local*, whole as the tensor axis shards them, groups
@@ -30,9 +37,10 @@ class StoreLayout {
  public:
   /// Which parameters have room: all for values, trained ones for gradients and states; for weights
   /// as the model reads them those of one form.
-  enum class Of : std::uint8_t { kValues, kGradients, kComputeWeights, kFp8Weights };
+  enum class Of : std::uint8_t { kValues, kGradients, kComputeWeights, kFp8Weights, kF32Weights };
   static Of of_form(WeightForm form) {
-    return form == WeightForm::kFp8 ? Of::kFp8Weights : Of::kComputeWeights;
+    if (form == WeightForm::kFp8) return Of::kFp8Weights;
+    return form == WeightForm::kF32 ? Of::kF32Weights : Of::kComputeWeights;
   }
   StoreLayout(const std::vector<ParamMeta>& params, const ParamDistribution& distribution,
               Of of = Of::kValues);

@@ -194,6 +194,8 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
   if (find_shared_home(params.metas) != kNoParam)
     tied_weight.emplace(context, store, *channels.ends);
   optimizer.emplace(config.optimizer, store);
+  if (config.balance() == MoeBalance::kBias)
+    router_bias.emplace(params, store, config.moe.bias_rate);
   if (config.parallel.speculative_step) optimizer->allow_undo(store, context.device());
 }
 

@@ -20,6 +20,7 @@
 #include "store/reduction.h"
 #include "store/tied_weight.h"
 #include "store/weight_gather.h"
+#include "train/router_bias.h"
 
 namespace trireme {
 
@@ -136,6 +137,7 @@ class Runtime {
   std::optional<GradientReduction> reduction;           ///< in training
   std::optional<PartialGradients> partial, same_heads;  ///< in training, with a tensor axis
   std::optional<Optimizer> optimizer;                   ///< in training
+  std::optional<RouterBias> router_bias;                ///< in training, where it balances
   std::optional<TiedWeight> tied_weight;  ///< in training, where they are on two pipeline ranks
 
  private:

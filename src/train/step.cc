@@ -90,10 +90,12 @@ ExactSum Step::sum_of_squares() {
   return trireme::sum_of_squares(runtime_.context, runtime_.store);
 }
 
-void Step::update(double lr, double norm) {
+void Step::update(double lr, double norm, const ExpertReport* experts) {
   const Span span(runtime_.trace, Phase::kOptimizer);
   runtime_.optimizer->step(runtime_.context, lr,
                            clip_coefficient(norm, runtime_.config.optimizer.clip_grad_norm));
+  if (experts != nullptr && runtime_.router_bias)
+    runtime_.router_bias->update(runtime_.context, experts->tokens);
   runtime_.weights_changed(Runtime::Copies::kFresh);
 }
 

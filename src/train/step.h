@@ -6,6 +6,7 @@
 
 #include "train/runtime.h"
 #include "train/step_graph.h"
+#include "train/step_reports.h"
 
 namespace trireme {
 
@@ -24,8 +25,8 @@ class Step {
   [[nodiscard]] double loss_sum() const { return runtime_.stage.loss_sum(); }
   /// This rank's part of the norm's square.
   ExactSum sum_of_squares();
-  /// Clips by `norm` and updates every parameter.
-  void update(double lr, double norm);
+  /// Clips by `norm` and updates every parameter; `experts`: what the experts of a model had to do.
+  void update(double lr, double norm, const ExpertReport* experts = nullptr);
   /// Updates as if there were nothing to clip; then take_back() makes that undone.
   void update_ahead(double lr);
   void take_back();

@@ -124,7 +124,8 @@ void StepLoop::take_back() {
 
 void StepLoop::update_or_skip() {
   if (now_.finite()) {
-    step_.update(learning_rate_of_step(), now_.facts.norm);
+    const std::optional<ExpertReport>& experts = now_.facts.experts;
+    step_.update(learning_rate_of_step(), now_.facts.norm, experts ? &*experts : nullptr);
   } else {
     now_.skip = find_skip();
   }

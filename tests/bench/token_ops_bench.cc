@@ -74,7 +74,7 @@ RopeForward rope_args(Operands& operands, HeadNorm norm) {
   args.out = heads();
   args.in = args.out;
   args.positions_T = operands.positions();
-  args.cos_sin_PD = operands.f32({size.tokens, size.head_dim()});
+  args.cos_sin_PR = operands.f32({size.tokens, size.head_dim()});
   if (norm == HeadNorm::kNone) return args;
   args.in = heads();
   args.weight_D = operands.typed({size.head_dim()});
@@ -95,7 +95,7 @@ MakeOp rope_backward_of(HeadNorm norm) {
     args.din = forward.out;
     args.dout = forward.out;
     args.positions_T = forward.positions_T;
-    args.cos_sin_PD = forward.cos_sin_PD;
+    args.cos_sin_PR = forward.cos_sin_PR;
     if (norm == HeadNorm::kRms) {
       args.in = forward.in;
       args.weight_D = forward.weight_D;

@@ -1,6 +1,6 @@
 """The model cases: odd sizes on purpose, each small enough that its golden is a few hundred KB."""
 
-from transformers import (Gemma3TextConfig, GPT2Config, LlamaConfig, Ministral3Config, MinistralConfig, MistralConfig,
+from transformers import (Gemma3TextConfig, Glm4MoeConfig, GPT2Config, LlamaConfig, Ministral3Config, MinistralConfig, MistralConfig,
                           MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config,
                           Qwen3MoeConfig, SmolLM3Config)
 
@@ -151,6 +151,16 @@ def cases():
             MixtralConfig, num_local_experts=7, num_experts_per_tok=2, sliding_window=11, tie_word_embeddings=True,
             **{**_narrow({"rope_type": "default", "rope_theta": 1000000.0}), "intermediate_size": 20}),
         # q/k norm over all heads (36 and 12 columns), weights not divided, four of six
+        # half of each head rotates, groups, a dense layer in front, weights that sum to 1.7, norms of q and k
+        "glm4_moe": _llama_like(
+            Glm4MoeConfig, **_narrow({"rope_type": "default", "rope_theta": 1000000.0, "partial_rotary_factor": 0.5}),
+            num_nextn_predict_layers=0, moe_intermediate_size=20, n_routed_experts=6, num_experts_per_tok=2, n_group=3,
+            topk_group=2, routed_scaling_factor=1.7, use_qk_norm=True, first_k_dense_replace=1),
+        # a twelfth of each head rotates, two shared experts, every layer has experts, weights as they are
+        "glm4_moe_plain": _llama_like(
+            Glm4MoeConfig, **_narrow({"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.1}),
+            num_nextn_predict_layers=0, moe_intermediate_size=14, n_routed_experts=5, num_experts_per_tok=3,
+            n_shared_experts=2, norm_topk_prob=False, attention_bias=True, first_k_dense_replace=0),
         "olmoe": _llama_like(
             OlmoeConfig, hidden_size=36, intermediate_size=20, num_attention_heads=3, num_key_value_heads=1,
             num_experts=6, num_experts_per_tok=4, norm_topk_prob=False, pad_token_id=None,

@@ -19,6 +19,7 @@ from cases import BATCH, MASKED_CASES, TOKENS, VOCAB, cases
 from strict_double import build_double, strict_double
 
 HERE = pathlib.Path(__file__).resolve().parent
+NO_GRADIENT = "e_score_correction_bias"
 
 
 def generator(*key):
@@ -63,6 +64,10 @@ def make_state(case, config):
     for name, parameter in model.named_parameters():  # a tied head does not appear
         gemma = config.model_type.startswith("gemma")
         state[name] = initial_value(case, name, tuple(parameter.shape), gemma)
+    for name, buffer in model.named_buffers():
+        if name.endswith(NO_GRADIENT):  # large enough to change what is chosen
+            normal = torch.randn(buffer.shape, generator=generator("weight", case, name), dtype=torch.float64)
+            state[name] = (0.1 * normal).float()
     missing = model.load_state_dict(state, strict=False).missing_keys
     assert all(name == "lm_head.weight" and config.tie_word_embeddings for name in missing), missing
     model.tie_weights()
@@ -113,10 +118,12 @@ def as_on_disk(config, tensors):
 
     model = AutoModelForCausalLM.from_config(config).float()
     left = model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()}, strict=False)
-    assert not left.unexpected_keys and set(left.missing_keys) <= {"lm_head.weight"}, left
+    missing = {name for name in left.missing_keys if not name.endswith(NO_GRADIENT)}
+    assert not left.unexpected_keys and missing <= {"lm_head.weight"}, left
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        return load_file(pathlib.Path(folder) / "model.safetensors")
+        disk = load_file(pathlib.Path(folder) / "model.safetensors")
+    return {name: tensor for name, tensor in disk.items() if not name.endswith(NO_GRADIENT)}
 
 
 def write_expected(folder, config, logits, loss, gradients):

@@ -195,7 +195,7 @@ TEST_F(OpWorkTest, a_rotation_moves_its_heads_once) {
   args.out = out;
   args.in = in;
   args.positions_T = i32({kT});
-  args.cos_sin_PD = f32({kT, 4});
+  args.cos_sin_PR = f32({kT, 4});
   rope_forward(context_, args);
   expect_work("rope_forward", 0, 2 * 2 * kT * 8);
 
@@ -203,7 +203,7 @@ TEST_F(OpWorkTest, a_rotation_moves_its_heads_once) {
   backward.din = out;
   backward.dout = out;
   backward.positions_T = args.positions_T;
-  backward.cos_sin_PD = args.cos_sin_PD;
+  backward.cos_sin_PR = args.cos_sin_PR;
   rope_backward(context_, backward);
   expect_work("rope_backward", 0, 2 * 2 * kT * 8);
   backward.in = in;

@@ -6,7 +6,7 @@ namespace trireme::reference {
 
 RopeOutput rope_forward(const RopeCase& c) {
   RopeOutput result{std::vector<double>(c.in.size()), std::vector<double>(c.tokens * c.heads)};
-  const std::size_t half = c.head_dim / 2;
+  const std::size_t half = c.rotated / 2;
   for (std::size_t row = 0; row < c.tokens * c.heads; ++row) {
     const double* in = &c.in[row * c.head_dim];
     double square = 0;
@@ -19,7 +19,8 @@ RopeOutput rope_forward(const RopeCase& c) {
       return c.rounded ? c.rounded(value) : value;
     };
     const double* angles =
-        &c.cos_sin[static_cast<std::size_t>(c.positions[row / c.heads]) * c.head_dim];
+        &c.cos_sin[static_cast<std::size_t>(c.positions[row / c.heads]) * c.rotated];
+    for (std::size_t d = c.rotated; d < c.head_dim; ++d) result.out[row * c.head_dim + d] = n(d);
     for (std::size_t j = 0; j < half; ++j) {
       result.out[row * c.head_dim + j] = n(j) * angles[j] - n(j + half) * angles[half + j];
       result.out[row * c.head_dim + j + half] = n(j + half) * angles[j] + n(j) * angles[half + j];
@@ -30,13 +31,13 @@ RopeOutput rope_forward(const RopeCase& c) {
 
 RopeGradients rope_backward(const RopeCase& c, const std::vector<double>& dout) {
   RopeGradients result{std::vector<double>(c.in.size()), std::vector<double>(c.weight.size())};
-  const std::size_t half = c.head_dim / 2;
+  const std::size_t half = c.rotated / 2;
   const std::vector<double> rstd = rope_forward(c).rstd;
   for (std::size_t row = 0; row < c.tokens * c.heads; ++row) {
     const double* angles =
-        &c.cos_sin[static_cast<std::size_t>(c.positions[row / c.heads]) * c.head_dim];
+        &c.cos_sin[static_cast<std::size_t>(c.positions[row / c.heads]) * c.rotated];
     const double* d = &dout[row * c.head_dim];
-    std::vector<double> dn(c.head_dim);
+    std::vector<double> dn(d, d + c.head_dim);
     for (std::size_t j = 0; j < half; ++j) {
       dn[j] = d[j] * angles[j] + d[j + half] * angles[half + j];
       dn[j + half] = d[j + half] * angles[j] - d[j] * angles[half + j];

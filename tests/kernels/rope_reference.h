@@ -13,7 +13,8 @@ struct RopeCase {
   std::vector<double> positions, cos_sin;
   std::vector<double> weight;  ///< empty: no norm
   std::function<double(double)>
-      rounded;  ///< to the type, where the norm alone would store; empty: not at all
+      rounded;          ///< to the type, where the norm alone would store; empty: not at all
+  std::size_t rotated;  ///< dims of a head, the first
 };
 struct RopeOutput {
   std::vector<double> out, rstd;

@@ -16,15 +16,15 @@ TRIREME_FOR_ALL_ISAS(Rope);
 
 enum class Norm { kNone, kHeads };
 
-TestTensor angles(std::int64_t head_dim) {
-  TestTensor table(DType::kF32, {kPositions, head_dim});
+TestTensor angles(std::int64_t rotated) {
+  TestTensor table(DType::kF32, {kPositions, rotated});
   for (std::int64_t p = 0; p < kPositions; ++p) {
-    for (std::int64_t j = 0; j < head_dim / 2; ++j) {
+    for (std::int64_t j = 0; j < rotated / 2; ++j) {
       const double angle =
           static_cast<double>(p) *
-          std::pow(100.0, -2.0 * static_cast<double>(j) / static_cast<double>(head_dim));
-      table.set(p * head_dim + j, std::cos(angle));
-      table.set(p * head_dim + head_dim / 2 + j, std::sin(angle));
+          std::pow(100.0, -2.0 * static_cast<double>(j) / static_cast<double>(rotated));
+      table.set(p * rotated + j, std::cos(angle));
+      table.set(p * rotated + rotated / 2 + j, std::sin(angle));
     }
   }
   return table;
@@ -44,7 +44,7 @@ struct Operands {
   TestTensor in, out, dout, din, positions, cos_sin, weight, rstd, dweight;
 
   Operands(Norm norm_, DType type, std::int64_t tokens, std::int64_t heads_, std::int64_t head_dim_,
-           Margins margins_ = kOdd)
+           Margins margins_ = kOdd, std::int64_t rotated = 0)
       : norm(norm_),
         heads(heads_),
         head_dim(head_dim_),
@@ -54,7 +54,7 @@ struct Operands {
         dout(TestTensor::random(type, row(tokens), 2)),
         din(type, row(tokens)),
         positions(DType::kI32, {tokens}),
-        cos_sin(angles(head_dim)),
+        cos_sin(angles(rotated == 0 ? head_dim : rotated)),
         weight(TestTensor::random(type, {head_dim}, 3)),
         rstd(DType::kF32, {tokens, heads}),
         dweight(TestTensor::random(DType::kF32, {head_dim}, 4)) {
@@ -73,7 +73,7 @@ struct Operands {
     args.out = view(out);
     args.in = view(std::as_const(in));
     args.positions_T = positions;
-    args.cos_sin_PD = cos_sin;
+    args.cos_sin_PR = cos_sin;
     args.eps = 1e-3;
     if (norm == Norm::kHeads) {
       args.weight_D = weight;
@@ -87,7 +87,7 @@ struct Operands {
     args.din = view(din);
     args.dout = view(std::as_const(dout));
     args.positions_T = positions;
-    args.cos_sin_PD = cos_sin;
+    args.cos_sin_PR = cos_sin;
     if (norm == Norm::kHeads) {
       args.in = view(std::as_const(in));
       args.weight_D = weight;
@@ -119,7 +119,8 @@ struct Operands {
                           positions.values(),
                           cos_sin.values(),
                           norm == Norm::kHeads ? meant : std::vector<double>(),
-                          {}};
+                          {},
+                          static_cast<std::size_t>(cos_sin.shape()[1])};
     if (in.dtype() == DType::kBF16) {
       c.rounded = [](double x) {
         return static_cast<double>(to_float(to_bfloat16(static_cast<float>(x))));
@@ -139,14 +140,14 @@ TEST_P(Rope, values_by_hand) {
   args.out = heads_of(x.view(), 0, 1, 4);
   args.in = args.out;
   args.positions_T = positions;
-  args.cos_sin_PD = cos_sin;
+  args.cos_sin_PR = cos_sin;
   rope_forward(context, args);
   EXPECT_EQ(x.values(), (std::vector<double>{-3, 2, 1, 4}));
   RopeBackward back;
   back.din = heads_of(x.view(), 0, 1, 4);
   back.dout = back.din;
   back.positions_T = positions;
-  back.cos_sin_PD = cos_sin;
+  back.cos_sin_PR = cos_sin;
   rope_backward(context, back);
   EXPECT_EQ(x.values(), (std::vector<double>{1, 2, 3, 4}));
 }
@@ -201,6 +202,24 @@ TEST_P(Rope, aligned_rows_of_any_number_of_heads_equal_the_reference) {
       for (const DType type : {DType::kF32, DType::kBF16}) {
         Operands x(norm, type, size.tokens, size.heads, size.head_dim, kAligned);
         expect_reference(context, x);
+      }
+    }
+  }
+}
+
+TEST_P(Rope, a_part_of_each_head_rotates_as_the_reference_has_it) {
+  Context context = test_context(GetParam(), 2);
+  struct Size {
+    std::int64_t head_dim, rotated;
+  };
+  for (const Margins margins : {kOdd, kAligned}) {
+    for (const Norm norm : {Norm::kNone, Norm::kHeads}) {
+      for (const DType type : {DType::kF32, DType::kBF16}) {
+        for (const Size size : {Size{128, 64}, Size{64, 48}, Size{64, 2}, Size{34, 16}, Size{6, 4},
+                                Size{640, 16}, Size{256, 128}}) {
+          Operands x(norm, type, 9, 5, size.head_dim, margins, size.rotated);
+          expect_reference(context, x);
+        }
       }
     }
   }
@@ -346,13 +365,15 @@ TEST_P(Rope, wrong_operands_are_refused_by_name) {
     change(args);
     expect_refused([&] { rope_forward(context, args); }, message);
   };
-  const TestTensor narrow(DType::kF32, {6}), table(DType::kF32, {kPositions, 6});
+  const TestTensor narrow(DType::kF32, {6}), table(DType::kF32, {kPositions, 10}),
+      odd(DType::kF32, {kPositions, 5});
   TestTensor beyond = x.positions;
   beyond.set(3, kPositions);
   refuse([&](auto& a) { a.weight_D = narrow; },
          "rope_forward.weight: expected [8] fp32, found [6] fp32");
-  refuse([&](auto& a) { a.cos_sin_PD = table; },
-         "rope_forward.cos_sin: expected [40, 8] fp32, found [40, 6] fp32");
+  refuse([&](auto& a) { a.cos_sin_PR = table; },
+         "rope_forward.cos_sin: turns an odd number of dims, or more than a head has");
+  refuse([&](auto& a) { a.cos_sin_PR = odd; }, "rope_forward.cos_sin: turns an odd number");
   if (!context.on_gpu()) {
     refuse([&](auto& a) { a.positions_T = beyond; },
            "rope_forward.positions[3]: expected 0 to 39, found 40");

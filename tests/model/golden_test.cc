@@ -16,9 +16,11 @@ namespace {
 void expect_gradients(ModelFixture& model, const ModelGolden& golden) {
   std::size_t compared = 0;
   for (ParamIndex index = 0; index < static_cast<int>(model.params.metas.size()); ++index) {
+    const ParamMeta& param = model.params.metas[static_cast<std::size_t>(index)];
     if (!model.store.has_value(index)) continue;  // added to the embedding's
+    if (!param.trainable) continue;
     ++compared;
-    const std::string& name = model.params.metas[static_cast<std::size_t>(index)].name;
+    const std::string& name = param.name;
     ASSERT_TRUE(golden.gradients.contains(name)) << name;
     EXPECT_LE(gradient_error(model.gradient(index), golden.gradients.at(name).values,
                              golden.gradient_norm),
@@ -188,9 +190,9 @@ TEST_P(ModelGoldenCase, bf16_stays_near_float64) {
   EXPECT_NEAR(loss, golden.loss, 1e-2 * golden.loss);
   double difference = 0;
   for (ParamIndex index = 0; index < static_cast<int>(model.params.metas.size()); ++index) {
-    if (!model.store.has_value(index)) continue;
-    const auto& expected =
-        golden.gradients.at(model.params.metas[static_cast<std::size_t>(index)].name).values;
+    const ParamMeta& param = model.params.metas[static_cast<std::size_t>(index)];
+    if (!model.store.has_value(index) || !param.trainable) continue;
+    const auto& expected = golden.gradients.at(param.name).values;
     const auto actual = model.gradient(index);
     for (std::size_t i = 0; i < expected.size(); ++i)
       difference += std::pow(actual[i] - expected[i], 2);

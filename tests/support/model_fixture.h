@@ -131,7 +131,9 @@ struct ModelFixture {
     return run(batches, make_1f1b(1, static_cast<int>(batches.size())));
   }
 
+  /// Nothing of what is not trained.
   std::vector<float> gradient(ParamIndex index) {
+    if (!params.metas[static_cast<std::size_t>(index)].trainable) return {};
     const TensorView view = store.gradients().sum(index);
     std::vector<float> values(static_cast<std::size_t>(view.count()));
     copy_out(context, std::as_writable_bytes(std::span(values)), view);

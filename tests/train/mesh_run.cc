@@ -140,7 +140,7 @@ State gradients_of(const ParamStore& store, std::vector<float>& whole) {
   const StoreLayout& layout = store.layout();
   for (ParamIndex i = 0; i < static_cast<int>(store.params().size()); ++i) {
     const ParamMeta& param = store.params()[static_cast<std::size_t>(i)];
-    if (!store.has_value(i)) continue;  // added to another's
+    if (!store.has_value(i) || !param.trainable) continue;  // or added to another's
     TensorView owned = store.gradients().owned(i);
     if (owned.count() == 0) continue;
     if (const ConstTensorView slots = store.gradients().slots(i); slots.given()) {

@@ -22,6 +22,7 @@ CASES = [
     {"model_type": "qwen3_moe"},
     {"model_type": "mixtral"},
     {"model_type": "olmoe"},
+    {"model_type": "glm4_moe", "head_dim": 128},
     {"model_type": "gpt2"},
     {"model_type": "llama", "num_key_value_heads": 8, "rope_theta": 500000.0, "vocab_size": 128256,
      "max_position_embeddings": 131072, "rope_scaling": LLAMA3, "rms_norm_eps": 1e-5, "tie_word_embeddings": True},
@@ -87,6 +88,9 @@ CASES = [
      "num_experts_per_tok": 1, "head_dim": 64, "output_router_logits": True, "router_aux_loss_coef": 0.02},
     {"model_type": "olmoe", "num_hidden_layers": 2, "norm_topk_prob": True, "attention_bias": True, "num_experts": 4,
      "num_experts_per_tok": 2, "num_key_value_heads": 4, "intermediate_size": 96, "clip_qkv": None},
+    {"model_type": "glm4_moe", "num_hidden_layers": 3, "attention_bias": True, "use_qk_norm": True, "head_dim": 64,
+     "num_local_experts": 16, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": False,
+     "n_shared_experts": 2, "first_k_dense_replace": 2, "partial_rotary_factor": 0.25, "rope_theta": 1e6},
     {"model_type": "gpt2", "n_embd": 1024, "n_head": 16, "n_layer": 24, "n_positions": 2048, "n_inner": 3000},
     {"model_type": "gpt2", "hidden_size": 96, "num_attention_heads": 3, "num_hidden_layers": 2,
      "max_position_embeddings": 64, "layer_norm_epsilon": 1e-6, "tie_word_embeddings": False},
@@ -101,6 +105,13 @@ def token(value):
 
 
 def experts(c):
+    if c.model_type == "glm4_moe":
+        return {
+            "count": c.n_routed_experts, "chosen": c.num_experts_per_tok, "ffn": c.moe_intermediate_size,
+            "normalized": c.norm_topk_prob, "shared": c.n_shared_experts * c.moe_intermediate_size,
+            "groups": c.n_group, "groups_chosen": c.topk_group, "scale": c.routed_scaling_factor,
+            "layers": [int(i >= c.first_k_dense_replace) for i in range(c.num_hidden_layers)],
+        }
     qwen = c.model_type in ("qwen2_moe", "qwen3_moe")
     step, dense = (c.decoder_sparse_step, c.mlp_only_layers) if qwen else (1, [])  # as their decoder layers have it
     return {
@@ -125,7 +136,7 @@ def read(keys):
         "vocab_size": c.vocab_size, "max_positions": c.max_position_embeddings,
         "norm_eps": c.layer_norm_epsilon if gpt2 else c.rms_norm_eps, "init_std": c.initializer_range,
         "tied_embeddings": c.tie_word_embeddings, "qkv_bias": qwen2 or (c.qkv_bias if qwen2_moe else bias),
-        "attention_out_bias": bias, "mlp_bias": gpt2 or getattr(c, "mlp_bias", False),
+        "attention_out_bias": bias and c.model_type != "glm4_moe", "mlp_bias": gpt2 or getattr(c, "mlp_bias", False),
         "bos_token": token(c.bos_token_id), "end_token": token(c.eos_token_id),
     }
     if mistral or c.model_type in ("ministral3", "mixtral", "qwen3_moe"):
@@ -134,7 +145,7 @@ def read(keys):
         model["rotates"] = c.no_rope_layers[:c.num_hidden_layers]
     if c.model_type in ("smollm3", "ministral", "olmo3", "gemma3_text", "qwen2_moe"):
         model["windows"] = [c.sliding_window if kind == "sliding_attention" else 0 for kind in c.layer_types]
-    if c.model_type in ("qwen2_moe", "qwen3_moe", "mixtral", "olmoe"):
+    if c.model_type in ("qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "glm4_moe"):
         model["experts"] = experts(c)
     if c.model_type == "gemma3_text":
         model["score_scale"] = c.query_pre_attn_scalar ** -0.5
