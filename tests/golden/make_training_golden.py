@@ -26,7 +26,8 @@ RECIPE = {
     "sequence_length": TOKENS,
 }
 # gpt2 clips at every step; at 2.4 llama_gqa clips at some and not at others.
-CLIP = {"llama_gqa": 2.4, "gpt2": 1.0, "olmo3": 1.0, "gemma3": 1.0, "qwen2_moe": 1.0}
+CLIP = {"llama_gqa": 2.4, "gpt2": 1.0, "olmo3": 1.0, "gemma3": 1.0, "qwen2_moe": 1.0, "glm4_moe": 1.0}
+BIAS_RATE = {"glm4_moe": 0.01}  # of the experts' choice, once a step
 # case -> the tensors whose final values are kept whole
 TRAINED = {
     "llama_gqa": ("model.norm.weight", "model.layers.0.input_layernorm.weight",
@@ -37,6 +38,8 @@ TRAINED = {
                "model.layers.1.self_attn.q_norm.weight"),
     "qwen2_moe": ("model.layers.0.mlp.gate.weight", "model.layers.1.mlp.shared_expert_gate.weight",
                   "model.layers.0.mlp.experts.3.down_proj.weight"),
+    "glm4_moe": ("model.layers.1.mlp.gate.e_score_correction_bias", "model.layers.1.mlp.gate.weight",
+                 "model.layers.0.self_attn.k_norm.weight"),
     "gpt2": ("transformer.ln_f.bias", "transformer.h.0.mlp.c_fc.bias", "transformer.wpe.weight"),
 }
 MASKED = {"llama_rope_llama3": "rotary positions", "gpt2_untied": "learned positions"}
@@ -63,7 +66,22 @@ def training_stream(case):
     return ids, numpy.split(ids.numpy(), cuts)
 
 
-def train(model, ids, clip):
+def count_choices(model):
+    """Of each router: how often each expert has been chosen since the counts were cleared."""
+    counts = {}
+
+    def add(router, _, output):
+        counts.setdefault(router, torch.zeros(router.num_experts, dtype=torch.int64))
+        counts[router] += torch.bincount(output[2].reshape(-1), minlength=router.num_experts)
+
+    for module in model.modules():
+        if hasattr(module, "e_score_correction_bias"):
+            module.register_forward_hook(add)
+    return counts
+
+
+def train(model, ids, clip, bias_rate):
+    counts = count_choices(model)
     groups = [{"params": [p for p in model.parameters() if p.dim() >= 2],
                "weight_decay": RECIPE["weight_decay"]},
               {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]
@@ -80,9 +98,14 @@ def train(model, ids, clip):
         _, loss, _ = loss_and_gradients(model, inputs, targets)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
+        for router, count in counts.items():
+            direction = torch.sign(count.sum() - count * len(count))
+            router.e_score_correction_bias += bias_rate * direction
+            count.zero_()
         losses.append(loss)
         norms.append(norm.item())
-    return losses, norms, rates, dict(model.named_parameters())
+    return losses, norms, rates, {**dict(model.named_parameters()),
+                                  **{name: b for name, b in model.named_buffers() if "e_score" in name}}
 
 
 def value_of(parameters, name):
@@ -105,6 +128,7 @@ def run_config(case):
         "optimizer": {"lr": RECIPE["lr"], "betas": RECIPE["betas"], "eps": RECIPE["eps"],
                       "weight_decay": RECIPE["weight_decay"], "clip_grad_norm": CLIP[case]},
         "lr_schedule": {"kind": "cosine", "warmup_steps": WARMUP, "min_lr": RECIPE["min_lr"]},
+        **({"moe": {"bias_rate": BIAS_RATE[case]}} if case in BIAS_RATE else {}),
     }
 
 
@@ -114,10 +138,11 @@ def make_training(root, case):
     config, state = load_case(case)
     ids, documents = training_stream(case)
     with strict_double():
-        losses, norms, rates, parameters = train(build_double(config, state), ids, CLIP[case])
+        losses, norms, rates, parameters = train(build_double(config, state), ids, CLIP[case], BIAS_RATE.get(case, 0))
     write_token_file(folder / "tokens", documents)
     write_json(folder / "expected.json", {
-        "model": case, **RECIPE, "clip_grad_norm": CLIP[case], "losses": losses, "grad_norms": norms, "learning_rates": rates,
+        "model": case, **RECIPE, "clip_grad_norm": CLIP[case], **({"bias_rate": BIAS_RATE[case]} if case in BIAS_RATE else {}),
+        "losses": losses, "grad_norms": norms, "learning_rates": rates,
         "final_norms": {n: p.detach().norm().item() for n, p in parameters.items()}})
     (folder / "config.json").write_text(json.dumps(run_config(case), indent=2) + "\n")
     kept = {name: value_of(parameters, name).detach().contiguous() for name in TRAINED[case]}
@@ -125,7 +150,7 @@ def make_training(root, case):
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     model.set_experts_implementation("eager")
     model.load_state_dict(state)
-    fp32_losses, _, _, _ = train(model, ids, CLIP[case])
+    fp32_losses, _, _, _ = train(model, ids, CLIP[case], BIAS_RATE.get(case, 0))
     worst = max(abs(a - b) / b for a, b in zip(fp32_losses, losses))
     clipped = sum(norm > CLIP[case] for norm in norms)
     print(f"{case}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, {clipped} of {STEPS} steps clip, "

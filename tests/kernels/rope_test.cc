@@ -36,6 +36,13 @@ struct Margins {
 };
 constexpr Margins kOdd{3, 2}, kAligned{16, 8};
 
+/// All of a head rotates, or a part.
+struct HeadSize {
+  std::int64_t dim, rotated;
+  HeadSize(std::int64_t dim_) : dim(dim_), rotated(dim_) {}
+  HeadSize(std::int64_t dim_, std::int64_t rotated_) : dim(dim_), rotated(rotated_) {}
+};
+
 struct Operands {
   Norm norm;
   std::int64_t heads, head_dim;
@@ -43,18 +50,18 @@ struct Operands {
   float weight_offset = 0;
   TestTensor in, out, dout, din, positions, cos_sin, weight, rstd, dweight;
 
-  Operands(Norm norm_, DType type, std::int64_t tokens, std::int64_t heads_, std::int64_t head_dim_,
-           Margins margins_ = kOdd, std::int64_t rotated = 0)
+  Operands(Norm norm_, DType type, std::int64_t tokens, std::int64_t heads_, HeadSize size,
+           Margins margins_ = kOdd)
       : norm(norm_),
         heads(heads_),
-        head_dim(head_dim_),
+        head_dim(size.dim),
         margins(margins_),
         in(TestTensor::random(type, row(tokens), 1)),
         out(type, row(tokens)),
         dout(TestTensor::random(type, row(tokens), 2)),
         din(type, row(tokens)),
         positions(DType::kI32, {tokens}),
-        cos_sin(angles(rotated == 0 ? head_dim : rotated)),
+        cos_sin(angles(size.rotated)),
         weight(TestTensor::random(type, {head_dim}, 3)),
         rstd(DType::kF32, {tokens, heads}),
         dweight(TestTensor::random(DType::kF32, {head_dim}, 4)) {
@@ -209,15 +216,13 @@ TEST_P(Rope, aligned_rows_of_any_number_of_heads_equal_the_reference) {
 
 TEST_P(Rope, a_part_of_each_head_rotates_as_the_reference_has_it) {
   Context context = test_context(GetParam(), 2);
-  struct Size {
-    std::int64_t head_dim, rotated;
-  };
   for (const Margins margins : {kOdd, kAligned}) {
     for (const Norm norm : {Norm::kNone, Norm::kHeads}) {
       for (const DType type : {DType::kF32, DType::kBF16}) {
-        for (const Size size : {Size{128, 64}, Size{64, 48}, Size{64, 2}, Size{34, 16}, Size{6, 4},
-                                Size{640, 16}, Size{256, 128}}) {
-          Operands x(norm, type, 9, 5, size.head_dim, margins, size.rotated);
+        for (const HeadSize size :
+             {HeadSize{128, 64}, HeadSize{64, 48}, HeadSize{64, 2}, HeadSize{34, 16},
+              HeadSize{6, 4}, HeadSize{640, 16}, HeadSize{256, 128}}) {
+          Operands x(norm, type, 9, 5, size, margins);
           expect_reference(context, x);
         }
       }

@@ -7,13 +7,15 @@
 #include "optim/optimizer.h"
 #include "support/gradient_norm.h"
 #include "support/model_fixture.h"
+#include "train/router_bias.h"
 
 namespace trireme {
 namespace {
 
 class GoldenTraining : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(all, GoldenTraining,
-                         testing::Values("llama_gqa", "olmo3", "gemma3", "qwen2_moe", "gpt2"));
+                         testing::Values("llama_gqa", "olmo3", "gemma3", "qwen2_moe", "glm4_moe",
+                                         "gpt2"));
 
 /// The uint16 tokens of a .bin file.
 std::vector<std::int64_t> read_tokens(const std::filesystem::path& path) {
@@ -46,6 +48,9 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
   schedule.warmup_steps = golden.find("warmup_steps")->as_integer();
   schedule.min_lr = golden.find("min_lr")->as_double();
   Optimizer optimizer(config, model.store);
+  const Json* bias_rate = golden.find("bias_rate");
+  RouterBias router_bias(model.params, model.store,
+                         bias_rate == nullptr ? 0 : bias_rate->as_double());
   const std::unique_ptr<Communicator> alone = make_self_communicator();
 
   for (std::int64_t step = 0; step < steps; ++step) {
@@ -62,6 +67,7 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
     const double norm = gradient_norm(model.context, model.store, *alone);
     const double lr = learning_rate(schedule, config.lr, steps, step + 1);
     optimizer.step(model.context, lr, clip_coefficient(norm, config.clip_grad_norm));
+    router_bias.update(model.context, model.stage.expert_totals().load);
 
     EXPECT_NEAR(loss, losses[static_cast<std::size_t>(step)],
                 1e-5 * losses[static_cast<std::size_t>(step)])

@@ -16,6 +16,7 @@
 #include "support/program_device.h"
 #include "support/save_checkpoint.h"
 #include "train/step.h"
+#include "train/step_reports.h"
 
 namespace trireme {
 
@@ -297,6 +298,7 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
                 kEndToken, config.model.vocab_size);
   loader.seek(passage.first_step * global_batch);
   Step step(runtime);
+  StepReports reports(runtime.replica());
   for (int i = 0; i < steps; ++i) {
     const StepBatch batch = loader.next();
     std::int64_t targets = batch.target_count;
@@ -308,7 +310,12 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
     result.norms.push_back(norm);
     std::vector<float> whole;
     if (i == 0) result.gradients = gather(runtime, gradients_of(runtime.store, whole));
-    step.update(1e-3, norm);
+    std::optional<ExpertReport> experts;
+    if (config.model.has_experts()) {
+      reports.start({}, runtime.stage.expert_totals());
+      experts = reports.finish().experts;
+    }
+    step.update(1e-3, norm, experts ? &*experts : nullptr);
   }
   result.final = gather(runtime, runtime.store.state());
   if (!passage.save.empty()) save(runtime, passage.save, passage.first_step + steps);

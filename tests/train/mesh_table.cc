@@ -61,6 +61,10 @@ ModelConfig make_config(MeshModel model) {
       return model_of(sizes + R"("model_type": "mixtral", "num_hidden_layers": 2,
           "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 12,
           "num_experts_per_tok": 2, "intermediate_size": 20)");
+    case MeshModel::kGlm4Moe:
+      return model_of(sizes + heads + R"("model_type": "glm4_moe", "num_hidden_layers": 2,
+          "n_routed_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 20,
+          "n_group": 3, "topk_group": 2, "use_qk_norm": true, "head_dim": 8)");
     case MeshModel::kGpt2Sixteens:
       return model_of(common + R"("model_type": "gpt2", "n_embd": 192, "n_layer": 2, "n_head": 12,
           "n_inner": 288, "n_positions": 64)");
@@ -162,6 +166,8 @@ std::string name_of(MeshModel model) {
       return "qwen2_moe";
     case MeshModel::kMixtral:
       return "mixtral";
+    case MeshModel::kGlm4Moe:
+      return "glm4_moe";
   }
   return "?";
 }
@@ -172,7 +178,7 @@ const ModelConfig& config_of(MeshModel model) {
     for (const MeshModel each : kMeshModels) all.push_back(make_config(each));
     all.push_back(make_config(MeshModel::kSixteens));
     for (const MeshModel each :
-         {MeshModel::kGpt2Sixteens, MeshModel::kQwen2Moe, MeshModel::kMixtral})
+         {MeshModel::kGpt2Sixteens, MeshModel::kQwen2Moe, MeshModel::kMixtral, MeshModel::kGlm4Moe})
       all.push_back(make_config(each));
     return all;
   }();
@@ -299,6 +305,23 @@ std::vector<MeshCell> expert_cells(int ranks) {
           add(cell);
         }
       }
+    }
+  }
+  // The bias of the choice moves by the counts of all ranks.
+  for (int expert = 1; expert <= ranks; expert *= 2) {
+    if (ranks % expert != 0) continue;
+    for (const bool tensor : {false, true}) {
+      MeshCell cell;
+      cell.model = MeshModel::kGlm4Moe;
+      cell.expert = expert;
+      (tensor ? cell.tensor : cell.data) = ranks;
+      cell.sequence_parallel = tensor && ranks > 1;
+      cell.zero_stage = tensor ? 0 : 3;
+      cell.recompute = tensor ? Recompute::kFull : Recompute::kNone;
+      add(cell);
+      cell.zero_stage = 2;
+      cell.accumulation = 2;
+      add(cell);
     }
   }
   return cells;

@@ -28,6 +28,7 @@ enum class MeshModel : std::uint8_t {
   kQwen2Moe,  ///< 3 for a token, and one that all share by a gate; the first of 3 layers has none;
               ///< an auxiliary loss
   kMixtral,   ///< 2 for a token, as weights of one
+  kGlm4Moe,   ///< 3 for a token, of 2 groups of 3; a bias that moves; the first layer has none
 };
 inline constexpr MeshModel kMeshModels[] = {
     MeshModel::kLlama, MeshModel::kOneKey, MeshModel::kOlmo3, MeshModel::kGemma3, MeshModel::kGpt2};
