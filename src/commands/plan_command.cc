@@ -127,6 +127,7 @@ std::vector<Traffic> most_traffic(const RunConfig& config, const Figures& figure
         same->bytes = std::max(same->bytes, traffic.bytes);
         same->transfers = std::max(same->transfers, traffic.transfers);
         same->copies = std::max(same->copies, traffic.copies);
+        same->worst_bytes = std::max(same->worst_bytes, traffic.worst_bytes);
       }
     }
   }
@@ -221,6 +222,10 @@ Json json_of(const Figures& figures) {
   json["traffic_bytes"]["data"]["gradients"] = std::int64_t{0};
   for (const Traffic& traffic : figures.traffic)
     json["traffic_bytes"][name_of(traffic.axis)][traffic.kind] = traffic.bytes;
+  for (const Traffic& traffic : figures.traffic) {
+    if (traffic.worst_bytes > 0)
+      json["worst_traffic_bytes"][name_of(traffic.axis)][traffic.kind] = traffic.worst_bytes;
+  }
   const auto [collectives, copies] = host_work(figures.traffic);
   json["host"]["collectives"] = collectives;
   json["host"]["copies"] = copies;
@@ -300,8 +305,12 @@ void print(const RunConfig& config, const Figures& figures) {
                                      : "Memory of the rank that needs most:\n") +
           memory_text(items, 0) + pipeline_text(figures);
   for (const Traffic& traffic : figures.traffic) {
-    text += fmt::format("Sent in a step by the rank that sends most: {} ({}, {} axis)\n",
-                        format_bytes(traffic.bytes), traffic.kind, name_of(traffic.axis));
+    const std::string worst =
+        traffic.worst_bytes == 0
+            ? ""
+            : fmt::format("; {} where routing is at its worst", format_bytes(traffic.worst_bytes));
+    text += fmt::format("Sent in a step by the rank that sends most: {} ({}, {} axis{})\n",
+                        format_bytes(traffic.bytes), traffic.kind, name_of(traffic.axis), worst);
   }
   if (const HostWork work = host_work(figures.traffic); work.collectives > 0) {
     text += fmt::format("Asked for by a rank's host in a step: {} transfers, {} copies for them\n",

@@ -296,8 +296,9 @@ class Count {
     }
   }
 
-  /// Tokens to the ranks of their experts and rows back, where every choice is equally likely. The
-  /// gradients of what comes back go out, those of tokens come back.
+  /// Tokens to the ranks of their experts and rows back. The gradients of what comes back go out,
+  /// those of tokens come back. At worst each token of this rank has an expert on as many others as
+  /// there can be, and each token of the others has all its experts here.
   void experts() {
     const StageCut& cut = request_.part.cut;
     const std::int64_t ranks = cut.expert.ranks();
@@ -306,7 +307,7 @@ class Count {
     const std::int64_t home = ceil_div(rows_, cut.tensor.extent);
     const bool all = request_.dispatch == DispatchMethod::kAllGather;
     const double passes = request_.recompute == Recompute::kFull ? 3 : 2;
-    double bytes = 0, transfers = 0;
+    double bytes = 0, worst = 0, transfers = 0;
     for_each_layer([&](const LayerConfig& layer) {
       if (!layer.experts) return;
       const auto experts = static_cast<double>(layer.experts->count);
@@ -319,13 +320,23 @@ class Count {
       const double tokens = static_cast<double>(home) * (all ? 1 : 1 - misses) * others;
       const double rows = static_cast<double>(home) * chosen * others * cut.expert.tensor.extent /
                           static_cast<double>(ranks);
-      bytes += passes * tokens * row + (passes - 1) * tokens * 8 * chosen;
-      bytes += 2 * rows * row + rows * 4;
+      const auto sent = [&](double tokens_out, double rows_out) {
+        return passes * tokens_out * row + (passes - 1) * tokens_out * 8 * chosen +
+               2 * rows_out * row + rows_out * 4;
+      };
+      bytes += sent(tokens, rows);
+      const double homes = cut.expert.expert.extent;
+      const double reached = all ? others
+                                 : std::min(chosen, homes - 1) * cut.expert.tensor.extent +
+                                       (chosen >= homes ? cut.expert.tensor.extent - 1 : 0);
+      worst += sent(static_cast<double>(home) * reached,
+                    static_cast<double>(home) * others * std::min(chosen, here));
       transfers += 6 + (passes > 2 ? 3 : 0);
     });
     const std::int64_t steps = request_.passes.accumulation;
     add(Axis::kExpert, "tokens",
         {steps * static_cast<std::int64_t>(bytes), steps * static_cast<std::int64_t>(transfers)});
+    traffic_.back().worst_bytes = steps * static_cast<std::int64_t>(worst);
   }
 
   /// The blocks of weights that a step reads, in order.

@@ -15,6 +15,9 @@ struct Traffic {
   std::int64_t bytes = 0;  ///< sent
   std::int64_t transfers = 0;  ///< started: of a CPU's over shared memory, which need no rounds
   std::int64_t copies = 0;     ///< into staging memory and out of it; each is one launch
+  /// Sent at most, where a router decides how much; `bytes` are then those of equally likely
+  /// choices. 0: nothing does.
+  std::int64_t worst_bytes = 0;
   friend bool operator==(const Traffic&, const Traffic&) = default;
 };
 

@@ -69,6 +69,27 @@ TEST(Traffic, of_keys_and_values_by_each_method) {
   EXPECT_EQ(bytes(ContextMethod::kUlysses, true), 4 * 64 + 4 * 64 + 16 + 3 * 64 + 2 * 16);
 }
 
+TEST(Traffic, of_tokens_to_two_ranks_of_experts_as_expected_and_at_worst) {
+  const ModelConfig model = model_of(R"({"model_type":"mixtral","hidden_size":8,
+      "num_attention_heads":2,"num_key_value_heads":2,"num_hidden_layers":1,"intermediate_size":6,
+      "vocab_size":17,"num_local_experts":4,"num_experts_per_tok":2})");
+  RunConfig::Parallel parallel;
+  parallel.expert = 2;
+  MemoryRequest request = request_of(parallel, MeshShape({1, 2, 1, 1}));
+  const auto tokens = [&]() -> Traffic {
+    for (const Traffic& traffic : step_traffic(model, request, false))
+      if (traffic.axis == Axis::kExpert) return traffic;
+    return {};
+  };
+  // 8 tokens of 32 bytes and 16 of choices: 1 in 6 has both experts here. There and back, twice;
+  // of 8 rows that come back also the weights' gradients.
+  EXPECT_EQ(tokens().bytes, (2 * 32 + 16) * 40 / 6 + 8 * (2 * 32 + 4));
+  EXPECT_EQ(tokens().worst_bytes, 8 * (2 * 32 + 16) + 16 * (2 * 32 + 4));
+  request.dispatch = DispatchMethod::kAllGather;
+  EXPECT_EQ(tokens().bytes, 8 * (2 * 32 + 16) + 8 * (2 * 32 + 4));
+  EXPECT_EQ(tokens().worst_bytes, 8 * (2 * 32 + 16) + 16 * (2 * 32 + 4));
+}
+
 /// Every element goes to its owner from all others and comes back to them, whoever sends the rest
 /// that does not divide.
 TEST(Traffic, of_gradients_is_twice_the_others_of_every_element) {

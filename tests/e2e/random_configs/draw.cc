@@ -236,6 +236,12 @@ class Drawing {
       if (situation_.order == "megatron" && seed != nullptr && seed->as_integer() >> 32 != 0)
         set(path, 7);
     }
+    // A bias of the experts' choice moves by counts that an update ahead does not have.
+    const Json* weights = given("init.weights");
+    const bool biased =
+        situation_.family == "glm4_moe" ||
+        (weights != nullptr && weights->is_string() && weights->as_string().find("glm") < 1000);
+    if (biased && given("parallel.speculative_step") != nullptr) erase("parallel.speculative_step");
     const Json* eps = given("optimizer.eps");
     const Json* decay = given("optimizer.weight_decay");
     if (eps != nullptr && eps->as_double() < 1e-20) out_.finite = false;

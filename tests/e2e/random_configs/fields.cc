@@ -96,7 +96,7 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
   return list;
 }
 
-/// Keys of models with experts, of which none is drawn: what holds without them.
+/// Keys of models with experts, for those that have none: what holds without.
 const std::vector<std::pair<std::string, Draw>>& expert_fields() {
   static const std::vector<std::pair<std::string, Draw>> list = {
       {"parallel.expert", one_of({1})},
@@ -108,6 +108,15 @@ const std::vector<std::pair<std::string, Draw>>& expert_fields() {
       {"moe.z_loss", one_of({0})},
       {"moe.bias_rate", one_of({1e-3})},
       {"moe.dispatch", one_of({"alltoall"})},
+  };
+  return list;
+}
+
+/// The same for models that have some; the mesh has its own.
+const std::vector<std::pair<std::string, Draw>>& fields_of_experts() {
+  static const std::vector<std::pair<std::string, Draw>> list = {
+      {"moe.z_loss", one_of({0, 1e-3})},
+      {"moe.dispatch", one_of({"alltoall", "allgather"})},
   };
   return list;
 }
@@ -201,12 +210,19 @@ std::string refusal_path(const std::string& path) {
 
 void draw_free_fields(Dice& dice, Json& config, const Situation& situation) {
   const int chance = dice.pick({5, 15, 40});
-  for (const auto* list : {&free_fields(), &expert_fields()}) {
+  for (const auto* list :
+       {&free_fields(), situation.experts ? &fields_of_experts() : &expert_fields()}) {
     for (const auto& [path, draw] : *list) {
       if (!dice.percent(chance)) continue;
       Json value = draw(dice, situation);
       if (!value.is_null()) set_at(config, path, std::move(value));
     }
+  }
+  if (situation.experts && dice.percent(chance)) {
+    const std::string balance = dice.word({"auto", "aux", "none"});
+    set_at(config, "moe.balance", balance);
+    if (balance == "aux" && dice.percent(50))
+      set_at(config, "moe.aux_coefficient", dice.pick({0.0, 0.1}));
   }
   // What has a meaning for some kinds of schedule alone.
   const Json* given = value_at(config, "lr_schedule.warmup_steps");
@@ -231,9 +247,10 @@ void draw_fp8(Dice& dice, Json& config) {
   };
   const std::int64_t head = size("head_dim"), ffn = size("intermediate_size"),
                      layers = size("num_hidden_layers");
-  // Heads of 16 are so on every rank.
-  const bool fits = head > 0 && head % 16 == 0 && size("hidden_size") > 0 &&
-                    size("hidden_size") % 16 == 0 && ffn > 0 && ffn % (16 * tensor) == 0;
+  // Heads of 16 are so on every rank. Experts have no products in fp8.
+  const bool fits = size("num_experts_per_tok") == 0 && head > 0 && head % 16 == 0 &&
+                    size("hidden_size") > 0 && size("hidden_size") % 16 == 0 && ffn > 0 &&
+                    ffn % (16 * tensor) == 0;
   if (!fits || !dice.percent(70)) return;
   set_at(config, "precision.compute", "fp8");
   if (dice.percent(30)) return;

@@ -38,6 +38,9 @@ struct Cuttable {
     if (kv == 0) kv = heads;
     ffn = number("n_inner", "intermediate_size");
     if (ffn == 0) ffn = 4 * number("n_embd", "hidden_size");
+    // Of experts alone the tensor axis cuts no columns.
+    const std::string& family = model.find("model_type")->as_string();
+    if (family == "mixtral" || family == "qwen3_moe" || family == "olmoe") ffn = 0;
   }
   static bool shares(std::int64_t heads, std::int64_t kv, std::int64_t places) {
     return heads % places == 0 && (kv % places == 0 || places % kv == 0);
@@ -60,7 +63,28 @@ void draw_zero(Dice& dice, std::int64_t peers, DrawnMesh& mesh) {
     mesh.refused.emplace_back("the group of ZeRO", "parallel.zero_group");
 }
 
+void draw_experts(Dice& dice, const DrawnExperts& experts, std::int64_t world, DrawnMesh& mesh) {
+  const std::int64_t ranks = dice.pick(divisors_of(world));
+  const std::int64_t columns = dice.percent(30) ? dice.pick(divisors_of(world / ranks)) : 1;
+  if (ranks > 1 || dice.percent(20)) mesh.values.emplace_back("parallel.expert", ranks);
+  if (columns > 1 || dice.percent(20)) mesh.values.emplace_back("parallel.expert_tensor", columns);
+  if (experts.columns % columns != 0) {
+    mesh.refused.emplace_back("columns of an expert", "parallel.expert_tensor");
+  } else if (experts.count % ranks != 0) {
+    mesh.refused.emplace_back("experts that are not shared out", "parallel.expert");
+  }
+}
+
 }  // namespace
+
+DrawnExperts::DrawnExperts(const Json& model) {
+  for (const auto& [name, value] : model.as_object()) {
+    if (name == "num_experts" || name == "num_local_experts" || name == "n_routed_experts")
+      count = value.as_integer();
+    if (name == "intermediate_size" && columns == 0) columns = value.as_integer();
+    if (name == "moe_intermediate_size") columns = value.as_integer();
+  }
+}
 
 DrawnMesh draw_mesh(Dice& dice, const Json* model, Situation& situation) {
   DrawnMesh mesh;
@@ -88,6 +112,7 @@ DrawnMesh draw_mesh(Dice& dice, const Json* model, Situation& situation) {
   if (length % pieces != 0 || (cut && length / c % t != 0))
     mesh.refused.emplace_back("a length that is not cut evenly", "data.sequence_length");
   if (model == nullptr) return mesh;
+  if (situation.experts) draw_experts(dice, DrawnExperts(*model), situation.world, mesh);
   const Cuttable sizes(*model, situation.vocabulary);
   if (!sizes.tensor_fits(t)) {
     mesh.refused.emplace_back("the tensor extent", "parallel.tensor");

@@ -59,7 +59,7 @@ void add_companions(Dice& dice, Json& model, const std::string& family) {
       model["use_sliding_window"] = dice.percent(60);
       if (dice.percent(70)) model["max_window_layers"] = dice.pick<Json>({0, 1, 28});
     }
-    if (dice.percent(10)) {
+    if (family != "qwen3_moe" && dice.percent(10)) {
       Json types = Json::array();
       for (std::int64_t i = 0; i < model.find("num_hidden_layers")->as_integer(); ++i)
         types.push_back("full_attention");
@@ -88,6 +88,43 @@ Json draw_gpt2(Dice& dice, const Situation& situation, std::int64_t layers) {
   if (dice.percent(15)) model["activation_function"] = dice.word({"gelu_new", "gelu_pytorch_tanh"});
   if (dice.percent(10)) model["n_ctx"] = 1024;
   return model;
+}
+
+/// The MLP that all tokens share, or that of layers without experts, is as wide as `ffn`.
+void add_experts(Dice& dice, Json& model, const std::string& family) {
+  const std::int64_t count = dice.pick<std::int64_t>({1, 2, 3, 4, 6, 8, 9});
+  const Json ffn = *model.find("intermediate_size");
+  const bool sigmoid = family == "glm4_moe";
+  model[sigmoid               ? "n_routed_experts"
+        : family == "mixtral" ? "num_local_experts"
+                              : "num_experts"] = count;
+  model["num_experts_per_tok"] = dice.between(1, std::min<std::int64_t>(count, 4));
+  if (family.starts_with("qwen")) model["moe_intermediate_size"] = dice.between(1, 40);
+  if (family == "qwen2_moe") model["shared_expert_intermediate_size"] = ffn;
+  if (family != "mixtral" && dice.percent(50)) model["norm_topk_prob"] = dice.percent(50);
+  if (!sigmoid) {
+    if (dice.percent(40)) model["output_router_logits"] = dice.percent(70);
+    if (dice.percent(30)) model["router_aux_loss_coef"] = dice.pick({0.0, 0.01, 1.0});
+    return;
+  }
+  model["moe_intermediate_size"] = ffn;
+  model["first_k_dense_replace"] =
+      dice.between(0, model.find("num_hidden_layers")->as_integer() - 1);
+  if (dice.percent(30)) model["routed_scaling_factor"] = dice.pick({1.0, 2.5});
+  if (dice.percent(40)) model["use_qk_norm"] = dice.percent(60);
+  if (dice.percent(30)) model["n_shared_experts"] = dice.between(1, 2);
+  if (count % 2 == 0 && dice.percent(40)) {
+    model["n_group"] = 2;
+    model["topk_group"] = dice.between(1, 2);
+    model["num_experts_per_tok"] = 1;
+  }
+  // Half of a head rotates where nothing is said, in pairs.
+  const Json* given = model.find("head_dim");
+  const std::int64_t head_dim = given != nullptr && given->is_integer()
+                                    ? given->as_integer()
+                                    : model.find("hidden_size")->as_integer() /
+                                          model.find("num_attention_heads")->as_integer();
+  if (head_dim % 4 != 0 || dice.percent(30)) model["partial_rotary_factor"] = 1.0;
 }
 
 Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers) {
@@ -123,7 +160,8 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
     model[name] = draw_rope(dice, situation.positions);
   }
   if (dice.percent(20)) model["rope_theta"] = dice.pick<Json>({500000.0, 10000, 2.5});
-  const bool biases = family == "llama" || family == "qwen3" || family == "olmo2" || layered;
+  const bool biases = family == "llama" || family.starts_with("qwen3") || family == "olmo2" ||
+                      family == "olmoe" || family == "glm4_moe" || layered;
   if (biases && dice.percent(25)) model["attention_bias"] = dice.percent(50);
   if (family == "llama" && dice.percent(25)) model["mlp_bias"] = dice.percent(50);
   if (family == "ministral" && dice.percent(60)) {
@@ -140,6 +178,7 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
     if (dice.percent(40)) model["query_pre_attn_scalar"] = dice.pick<Json>({3, 64, 0.5});
     if (dice.percent(30)) model["rope_local_base_freq"] = dice.pick<Json>({5000, 2.5});
   }
+  if (situation.experts) add_experts(dice, model, family);
   if (family == "mistral" && dice.percent(60)) {  // a missing one is 4096
     model["sliding_window"] = dice.pick<Json>({nullptr, situation.sequence_length + 64, 1, 5, 64});
   }
@@ -149,9 +188,10 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
 }  // namespace
 
 Json draw_model(Dice& dice, std::int64_t vocabulary, Situation& situation) {
-  situation.family =
-      dice.pick<std::string>({"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3",
-                              "smollm3", "olmo2", "olmo3", "gemma3_text", "gpt2"});
+  situation.family = dice.pick<std::string>(
+      {"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "smollm3", "olmo2", "olmo3",
+       "gemma3_text", "gpt2", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe"});
+  situation.experts = situation.family.ends_with("moe") || situation.family == "mixtral";
   situation.vocabulary =
       vocabulary > 0 && dice.percent(60)
           ? vocabulary
@@ -257,7 +297,7 @@ class ModelOddity {
         return put("rope_scaling", rope, "rope_scaling.rope_type");
       }
       case 11:
-        if (situation_.family.starts_with("qwen")) {
+        if (situation_.family.starts_with("qwen") && situation_.family != "qwen3_moe") {
           return put("layer_types", Json::Array{"chunked_attention"}, "layer_types");
         }
         return put("is_encoder_decoder", true, "is_encoder_decoder");

@@ -52,6 +52,7 @@ struct Situation {
   std::int64_t world = 1, data_ranks = 1, steps = 1, sequence_length = 1, global = 1;
   std::string family;
   std::int64_t vocabulary = 0, positions = 0;
+  bool experts = false;  ///< the family has some; of "weights" nobody knows
   bool synthetic = true, has_steps = true;
   std::string order = "shuffled";
   std::int64_t warmup = 0;
@@ -62,6 +63,12 @@ Json draw_model(Dice& dice, std::int64_t vocabulary, Situation& situation);
 
 /// Another key or value in a legal model, and what must follow.
 void add_model_oddity(Dice& dice, Json& config, RandomConfig& drawn, Situation& situation);
+
+/// The experts of a layer of a model that has some.
+struct DrawnExperts {
+  std::int64_t count = 0, columns = 0;
+  explicit DrawnExperts(const Json& model);
+};
 
 /// Extents of the mesh, ZeRO and what hangs on them, with the length of a sequence where that is
 /// changed for them; and where a plan must refuse them.
