@@ -86,9 +86,6 @@ class PartExport {
     const auto count = static_cast<std::size_t>(tensor.shape.count());
     bytes_.resize(count * size_of(tensor.dtype));
     reader_.read(tensor, bytes_.data());
-    if (tensor.dtype == DType::kF32 && tensor.name.ends_with(kF32Suffix)) {
-      return writer_.write_bytes({reinterpret_cast<const char*>(bytes_.data()), bytes_.size()});
-    }
     if (tensor.dtype == DType::kF32) {
       return writer_.write({reinterpret_cast<const float*>(bytes_.data()), count});
     }

@@ -132,11 +132,14 @@ void SafetensorsWriter::write_bytes(std::string_view bytes) {
 }
 
 void SafetensorsWriter::write(std::span<const float> values) {
-  expect(next_ < tensors_.size() && tensors_[next_].dtype.empty() &&
+  const auto taken = [&](const Tensor& tensor) {
+    return tensor.dtype.empty() || tensor.dtype == "F32";
+  };
+  expect(next_ < tensors_.size() && taken(tensors_[next_]) &&
              static_cast<std::int64_t>(values.size()) == tensors_[next_].shape.count(),
          "a tensor of {} elements that an export does not expect", values.size());
   begin_tensor();
-  if (dtype_ == DType::kF32) {
+  if (dtype_of(tensors_[next_]) == "F32") {
     write_all(file_.get(), text_of(values.data(), values.size_bytes()), temporary_);
   } else {
     constexpr std::size_t kBlock = std::size_t{1} << 20;

@@ -220,9 +220,8 @@ Json json_of(const Figures& figures) {
   json["model_flops_per_token"] = figures.flops_per_token;
   json["traffic_bytes"] = Json::object();
   json["traffic_bytes"]["data"]["gradients"] = std::int64_t{0};
-  for (const Traffic& traffic : figures.traffic)
-    json["traffic_bytes"][name_of(traffic.axis)][traffic.kind] = traffic.bytes;
   for (const Traffic& traffic : figures.traffic) {
+    json["traffic_bytes"][name_of(traffic.axis)][traffic.kind] = traffic.bytes;
     if (traffic.worst_bytes > 0)
       json["worst_traffic_bytes"][name_of(traffic.axis)][traffic.kind] = traffic.worst_bytes;
   }

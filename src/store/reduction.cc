@@ -39,7 +39,8 @@ std::int64_t GradientReduction::buffer_bytes(const std::vector<ParamMeta>& param
   }
   const ParamMeta& first = params.front();
   if (first.looked_up_most == 0) return bytes;
-  return bytes + RowSum::buffer_bytes(first.shape[0], first.shape[1], first.looked_up_most,
+  const Shape& rows = layout.local_shape(0);
+  return bytes + RowSum::buffer_bytes(rows[0], rows[1], first.looked_up_most,
                                       layout.distribution(MeshView::kDense).replica.extent);
 }
 
