@@ -193,6 +193,11 @@ family() {
   [ "$dry" ] || if cmp cpu-$name.txt gpu-$name.txt; then echo "ok: $1: the tokens of the CPU"; else echo "FAILED: $1: the tokens of the CPU" && code=1; fi
   return $code
 }
+# Heads of 192 and 128, as DeepSeek-V3 has them, and few of everything else.
+latents=(--set model.model_type=deepseek_v3 --set model.num_attention_heads=4 --set model.num_key_value_heads=4
+  --set model.q_lora_rank=96 --set model.kv_lora_rank=64 --set model.qk_nope_head_dim=128 --set model.qk_rope_head_dim=64
+  --set model.v_head_dim=128 --set model.n_routed_experts=8 --set model.n_group=2 --set model.topk_group=1
+  --set model.num_experts_per_tok=2 --set model.moe_intermediate_size=64 --set model.first_k_dense_replace=1)
 stage_families() {
   local code=0 compute model=(--set model.num_key_value_heads=2)
   [ "$device" = cuda ] || model=()
@@ -215,6 +220,7 @@ stage_families() {
     family qwen2_moe $compute tiny.json --set model.model_type=qwen2_moe --set model.num_experts=6 --set model.num_experts_per_tok=2 \
       --set model.moe_intermediate_size=64 --set model.shared_expert_intermediate_size=96 || code=1
     family mixtral $compute tiny.json --set model.model_type=mixtral --set model.num_local_experts=5 --set moe.balance=aux || code=1
+    family deepseek_v3 $compute tiny.json "${latents[@]}" || code=1
   done
   for compute in tensor block; do
     family llama-$compute fp8 tiny.json --set precision.fp8.recipe=$compute "${model[@]}" || code=1
@@ -273,6 +279,9 @@ stage_meshes() {
     ranks 2 "$name" --set run.steps=6 "${experts[@]}" $(printf -- '--set parallel.%s ' $setting) || code=1
     close "2 ranks, $setting: the losses of one" "$name" one-experts 5e-3 || code=1
   done
+  run tiny.json one-latents --set batch.micro=1 "${latents[@]}" || code=1
+  ranks 2 latents --set run.steps=6 --set parallel.tensor=2 "${latents[@]}" || code=1
+  close "2 ranks, latents, tensor=2: the losses of one" latents one-latents 5e-3 || code=1
   ranks 2 wire --set run.steps=6 --set precision.wire=bf16 || code=1
   close "2 ranks, bf16 on the wire: near the losses of one" wire one 2e-2 || code=1
   return $code

@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t kFewQueries = 4;
 /// Below this many (query, key) pairs times head size another thread costs more than it saves.
 constexpr std::int64_t kWorkPerThreadMin = 32768;
-constexpr std::int64_t kHeadDimMax = 256;
+constexpr std::int64_t kHeadDimMax = 256, kCachedHeadDimMax = 1024;
 
 const AttentionKernels& table(const Context& context) {
   return choose_by_isa(context, attention_cpu);
@@ -361,8 +361,8 @@ void attention_cached(Context& context, const CachedAttention& args) {
   const ArgumentChecker check("attention_cached");
   const ConstHeadsView &q = args.q, &k = args.k;
   check.floating("q", q.dtype);
-  check.that(q.head_dim > 0 && q.head_dim <= kHeadDimMax && q.head_dim % 2 == 0, "q",
-             "the head size must be even and from 2 to 256");
+  check.that(q.head_dim > 0 && q.head_dim <= kCachedHeadDimMax && q.head_dim % 2 == 0, "q",
+             "the head size must be even and from 2 to 1024");
   check.that(q.heads > 0 && k.heads > 0 && q.heads % k.heads == 0, "k",
              "the number of query heads must be a multiple of the number of KV heads");
   check.heads("o", args.o, q.dtype, {q.tokens, q.heads, q.head_dim});

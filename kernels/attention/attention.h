@@ -68,7 +68,8 @@ inline constexpr std::int64_t kAttentionPage = 64;
 /// kAttentionPage tokens (Kwon et al. 2023, PagedAttention): key j of sequence s is row
 /// pages[s, j / kAttentionPage] kAttentionPage + j mod kAttentionPage of k and v. Row t is a query
 /// of sequence[t] at position[t] and sees the keys 0 to position[t] of it, or the last `window` of
-/// them; O as above. A row has the same bits alone and among any others, and for any pages.
+/// them; O as above. A row has the same bits alone and among any others, and for any pages. D up to
+/// 1024; v may be k, as over rows of latents (kernels/latent_heads).
 ///
 ///   o, q      heads [T, H, D]      f32|bf16, all of one type
 ///   k, v      heads [rows of all pages, G, D]

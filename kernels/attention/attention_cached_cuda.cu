@@ -9,7 +9,6 @@ namespace trireme::cuda::attention {
 namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / 32, kKeys = 128;
-constexpr int kHeadDimMax = 256, kPerThread = kHeadDimMax / kThreads;
 constexpr float kLog2E = 1.44269504F;
 
 /// Of key j of the token's sequence.
@@ -17,10 +16,12 @@ __device__ __forceinline__ std::int64_t row_of_key(const std::int32_t* pages, in
   return std::int64_t{pages[j / page]} * page + j % page;
 }
 
-template <class T>
+/// Of heads of up to kHeadDimMax dims.
+template <class T, int kHeadDimMax>
 __global__ void __launch_bounds__(kThreads)
     cached_kernel(const __grid_constant__ AttentionCachedArgs args) {
   __shared__ float query[kHeadDimMax], scores[kKeys];
+  constexpr int kPerThread = kHeadDimMax / kThreads;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const std::int64_t row = blockIdx.x, head = blockIdx.y;
   const std::int64_t first_of_kv = head / (args.heads / args.kv_heads) * args.head_dim;
@@ -91,7 +92,8 @@ __global__ void __launch_bounds__(kThreads)
 
 void cached(const AttentionCachedArgs& args) {
   for_type(args.type, [&](auto type) {
-    launch(cached_kernel<decltype(type)>,
+    using T = decltype(type);
+    launch(args.head_dim <= 256 ? cached_kernel<T, 256> : cached_kernel<T, 1024>,
            {.grid = dim3(static_cast<unsigned>(args.rows), static_cast<unsigned>(args.heads)),
             .block = kThreads,
             .stream = stream_of(args.exec),

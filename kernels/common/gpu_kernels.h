@@ -18,6 +18,7 @@ struct GemmQuantizedGpuKernels;
 struct GluKernels;
 struct GradNormGpuKernels;
 struct GroupedGemmGpuKernels;
+struct LatentHeadsKernels;
 struct NormKernels;
 struct ProjectionNormKernels;
 struct QuantizeKernels;
@@ -43,6 +44,7 @@ struct GpuKernels {
   const GluKernels* glu = nullptr;
   const GradNormGpuKernels* grad_norm = nullptr;
   const GroupedGemmGpuKernels* grouped_gemm = nullptr;
+  const LatentHeadsKernels* latent_heads = nullptr;
   const NormKernels* norm = nullptr;
   const ProjectionNormKernels* projection_norm = nullptr;
   const QuantizeKernels* quantize = nullptr;

@@ -12,6 +12,7 @@
 #include "kernels/glu/glu_table.h"
 #include "kernels/grad_norm/grad_norm_table.h"
 #include "kernels/grouped_gemm/grouped_gemm_gpu_table.h"
+#include "kernels/latent_heads/latent_heads_table.h"
 #include "kernels/norm/norm_table.h"
 #include "kernels/projection_norm/projection_norm_table.h"
 #include "kernels/quantize/quantize_table.h"
@@ -52,6 +53,7 @@ const GpuKernels& gpu_kernels() {
       .glu = &cuda::glu_cuda,
       .grad_norm = &cuda::grad_norm_cuda,
       .grouped_gemm = &cuda::grouped_gemm_cuda,
+      .latent_heads = &cuda::latent_heads_cuda,
       .norm = &cuda::norm_cuda,
       .projection_norm = &cuda::projection_norm_cuda,
       .quantize = &cuda::quantize_cuda,

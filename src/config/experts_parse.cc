@@ -32,7 +32,7 @@ class ExpertReader {
     experts.count = integer(count_key(), kExperts, traits_.count);
     experts.chosen = integer("num_experts_per_tok", kChosen, traits_.chosen);
     experts.ffn = traits_.ffn > 0 ? integer("moe_intermediate_size", kWidth, traits_.ffn) : ffn;
-    experts.normalized = !knows("norm_topk_prob") || boolean("norm_topk_prob", traits_.normalized);
+    experts.normalized = !knows("norm_topk_prob") || read_normalized();
     if (traits_.sigmoid) read_sigmoid(out);
     if (traits_.shared > 0) {
       out.shared_ffn = integer("shared_expert_intermediate_size", kWidth, traits_.shared);
@@ -67,6 +67,12 @@ class ExpertReader {
   }
   bool boolean(std::string_view key, bool otherwise) {
     return written(key, reader_.boolean(key), otherwise);
+  }
+
+  /// transformers takes null for false.
+  bool read_normalized() {
+    constexpr std::string_view kKey = "norm_topk_prob";
+    return boolean(kKey, traits_.normalized && keys_.find(kKey) == nullptr);
   }
 
   void read_sigmoid(ExpertKeys& out) {

@@ -194,6 +194,32 @@ constexpr FamilyTraits kFamilies[] = {
                  .sigmoid = true,
                  .shared_count = 1,
                  .dense_first = 1}},
+    {.model_type = "deepseek_v3",
+     .architecture = "DeepseekV3ForCausalLM",
+     .vocab_size = 129280,
+     .hidden = 7168,
+     .ffn = 18432,
+     .layers = 61,
+     .heads = 128,
+     .kv_heads = 128,
+     .positions = 4096,
+     .bos_token = 0,
+     .end_token = 1,
+     .attention_bias = true,
+     .experts = {.count = 256,
+                 .chosen = 8,
+                 .ffn = 2048,
+                 .aux_coefficient = 1e-4,
+                 .normalized = true,
+                 .sigmoid = true,
+                 .groups = 8,
+                 .groups_chosen = 4,
+                 .scale = 2.5,
+                 .shared_count = 1,
+                 .dense_first = 3},
+     .latent =
+         LatentConfig{
+             .q_rank = 1536, .kv_rank = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128}},
     {.model_type = "gpt2",
      .architecture = "GPT2LMHeadModel",
      .vocab_size = 50257,
@@ -230,7 +256,7 @@ std::optional<Family> family_of(std::string_view model_type) {
 }
 
 bool is_future_family(std::string_view model_type) {
-  static constexpr std::string_view kNames[] = {"deepseek_v3", "gemma2", "glm4", "gpt_oss", "phi3"};
+  static constexpr std::string_view kNames[] = {"gemma2", "glm4", "gpt_oss", "phi3"};
   return std::find(std::begin(kNames), std::end(kNames), model_type) != std::end(kNames);
 }
 

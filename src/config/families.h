@@ -3,6 +3,7 @@
 // is read by model_parse.cc.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -70,6 +71,7 @@ struct FamilyTraits {
   std::string_view sliding_theta_key = "";  ///< of the model, for that base; "": none
   bool scaled_embedding = false;            ///< by sqrt(hidden)
   ExpertTraits experts = {};
+  std::optional<LatentConfig> latent = {};  ///< none: heads from products of the input
 };
 
 const FamilyTraits& traits_of(Family family);

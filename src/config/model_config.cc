@@ -66,6 +66,18 @@ void add_ropes_by_type(Json& json, const ModelConfig& model) {
   json["rope_parameters"] = std::move(parameters);
 }
 
+void add_latent(Json& json, const LatentConfig& latent) {
+  json["q_lora_rank"] = latent.q_rank == 0 ? Json() : Json(latent.q_rank);
+  json["kv_lora_rank"] = latent.kv_rank;
+  json["qk_nope_head_dim"] = latent.nope_dim;
+  json["qk_rope_head_dim"] = latent.rope_dim;
+  json["v_head_dim"] = latent.value_dim;
+  json["rope_interleave"] = latent.interleaved;
+  // As transformers writes them.
+  json["head_dim"] = latent.rope_dim;
+  json["qk_head_dim"] = latent.query_dim();
+}
+
 void add_llama_like(Json& json, const ModelConfig& model) {
   const AttentionConfig& attention = model.layer(0).attention;
   json["hidden_size"] = model.hidden;
@@ -75,7 +87,11 @@ void add_llama_like(Json& json, const ModelConfig& model) {
   json["num_hidden_layers"] = model.layer_count();
   json["num_attention_heads"] = attention.heads;
   json["num_key_value_heads"] = attention.kv_heads;
-  json["head_dim"] = attention.head_dim;
+  if (attention.latent) {
+    add_latent(json, *attention.latent);
+  } else {
+    json["head_dim"] = attention.head_dim;
+  }
   if (traits.activation == Activation::kSwiGlu) json["hidden_act"] = "silu";
   json["max_position_embeddings"] = model.max_positions;
   json["rms_norm_eps"] = model.norm.eps;
@@ -131,6 +147,11 @@ std::string shape_difference(const ModelConfig& saved, const ModelConfig& wanted
                                                 "num_attention_heads",
                                                 "n_head",
                                                 "num_key_value_heads",
+                                                "q_lora_rank",
+                                                "kv_lora_rank",
+                                                "qk_nope_head_dim",
+                                                "qk_rope_head_dim",
+                                                "v_head_dim",
                                                 "head_dim",
                                                 "intermediate_size",
                                                 "n_inner",

@@ -29,6 +29,7 @@ enum class Family : std::uint8_t {
   kMixtral,
   kOlmoe,
   kGlm4Moe,
+  kDeepseekV3,
   kGpt2
 };
 enum class NormKind : std::uint8_t { kRms, kLayer };
@@ -76,17 +77,48 @@ struct NormConfig {
   friend bool operator==(const NormConfig&, const NormConfig&) = default;
 };
 
+/// Latent attention (DeepSeek-V2, arXiv 2405.04434): queries, keys and values are products of short
+/// rows, which have norms of their own (kernels/latent_heads).
+struct LatentConfig {
+  std::int64_t q_rank = 0;  ///< 0: queries are a product of the layer's input
+  std::int64_t kv_rank = 0;
+  std::int64_t nope_dim = 0, rope_dim = 0, value_dim = 0;  ///< of a head
+  bool interleaved = true;                                 ///< pairs that rotate stand side by side
+  double norm_eps = 1e-6;
+
+  [[nodiscard]] std::int64_t query_dim() const { return nope_dim + rope_dim; }
+  [[nodiscard]] std::int64_t key_value_dim() const { return nope_dim + value_dim; }
+  /// Of what a token's first products make, and of what a cache keeps of it.
+  [[nodiscard]] std::int64_t down_size() const { return q_rank + cached_size(); }
+  [[nodiscard]] std::int64_t cached_size() const { return kv_rank + rope_dim; }
+  friend bool operator==(const LatentConfig&, const LatentConfig&) = default;
+};
+
 struct AttentionConfig {
+  /// With latents: of heads as attention computes them, the wider of keys and values, with zeros
+  /// behind the other.
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::optional<RopeConfig> rope;  ///< none: q and k as they are
   std::int64_t window = 0;  ///< positions that a query sees, its own among them; 0: all before it
   bool qkv_bias = false, out_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
   double score_scale = 0;  ///< of q k; 0: head_dim^-1/2
+  std::optional<LatentConfig> latent = {};
 
   /// With RoPE.
   [[nodiscard]] std::int64_t rotated_dims() const {
+    if (latent) return latent->rope_dim;
     return static_cast<std::int64_t>(static_cast<double>(head_dim) * rope->part);
+  }
+  /// Columns that the layer's last product reads.
+  [[nodiscard]] std::int64_t out_size() const {
+    return latent ? heads * latent->value_dim : q_size();
+  }
+  /// Columns that the layer's first product makes, where there are no latents of all ranks' heads.
+  [[nodiscard]] std::int64_t in_size() const { return latent ? latent->down_size() : qkv_size(); }
+  /// Products with keys and values for each pair of tokens, halved.
+  [[nodiscard]] std::int64_t pair_size() const {
+    return latent ? heads * (latent->query_dim() + latent->value_dim) / 2 : q_size();
   }
   [[nodiscard]] std::int64_t q_size() const { return heads * head_dim; }
   [[nodiscard]] std::int64_t kv_size() const { return kv_heads * head_dim; }

@@ -26,7 +26,7 @@ constexpr ModelKey kCommon[] = {
     {"final_logit_softcapping", kFixed, "[]"},
     {"is_encoder_decoder", kFixed, "[false]"},
     {"pruned_heads", kFixed, "[{}]"},
-    {"quantization_config", kFixed, "[]"},
+    {"quantization_config", kFixed, "[]", "null, beside weights in fp32 or bf16"},
     {"tie_encoder_decoder", kFixed, "[false]"},
     // What a file has beside the architecture: bookkeeping, inference, generation, labels.
     {"_attn_implementation", kPass},
@@ -167,6 +167,38 @@ constexpr ModelKey kGlm4Moe[] = {
     {"num_nextn_predict_layers", kPass},
 };
 
+// head_dim and qk_head_dim follow from the others. Of DeepSeek's own class: what is fixed says what
+// the family does, what is passed is of its losses, of ranks and of further tokens.
+constexpr ModelKey kDeepseekV3[] = {
+    {"attention_bias", kRead},
+    {"first_k_dense_replace", kRead},
+    {"kv_lora_rank", kRead},
+    {"moe_intermediate_size", kRead},
+    {"n_group", kRead},
+    {"n_routed_experts", kRead},
+    {"n_shared_experts", kRead},
+    {"norm_topk_prob", kRead},
+    {"num_experts_per_tok", kRead},
+    {"q_lora_rank", kRead},
+    {"qk_head_dim", kRead},
+    {"qk_nope_head_dim", kRead},
+    {"qk_rope_head_dim", kRead},
+    {"rope_interleave", kRead},
+    {"routed_scaling_factor", kRead},
+    {"topk_group", kRead},
+    {"v_head_dim", kRead},
+    {"moe_layer_freq", kFixed, "[1]"},
+    {"scoring_func", kFixed, R"(["sigmoid"])"},
+    {"topk_method", kFixed, R"(["noaux_tc"])"},
+    {"auto_map", kPass},
+    {"aux_loss_alpha", kPass},
+    {"ep_size", kPass},
+    {"num_nextn_predict_layers", kPass},
+    {"output_router_logits", kPass},
+    {"pretraining_tp", kPass},
+    {"seq_aux", kPass},
+};
+
 // As the Qwens' but for the layers: model_parse looks at them.
 constexpr ModelKey kSmolLm3[] = {
     {"attention_bias", kRead},         {"mlp_bias", kRead},          {"no_rope_layers", kRead},
@@ -240,6 +272,7 @@ std::span<const Renamed> other_names(Family family) {
     case Family::kMixtral:
       return kMixtralNames;
     case Family::kGlm4Moe:
+    case Family::kDeepseekV3:
       return kRoutedNames;
     default:
       return {};
@@ -279,6 +312,8 @@ std::vector<std::span<const ModelKey>> tables(Family family) {
       return {kCommon, kLlamaLike, kWholeRotation, kSilu, kAttentionBias, kExperts, kOlmoe};
     case Family::kGlm4Moe:
       return {kCommon, kLlamaLike, kSilu, kGlm4Moe};
+    case Family::kDeepseekV3:
+      return {kCommon, kLlamaLike, kWholeRotation, kSilu, kDeepseekV3};
     case Family::kGpt2:
       return {kCommon, kGpt2};
   }

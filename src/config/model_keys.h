@@ -21,6 +21,7 @@ struct ModelKey {
   KeyUse use;
   std::string_view inactive =
       "";  ///< JSON array of the values that switch the feature off; null always does
+  std::string_view instead = "";  ///< what is legal, where those values do not say it
 };
 
 /// nullptr where the family does not know the key.

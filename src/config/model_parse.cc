@@ -9,6 +9,7 @@
 #include "config/experts_parse.h"
 #include "config/json_numbers.h"
 #include "config/key_reader.h"
+#include "config/latent_parse.h"
 #include "config/model_keys.h"
 #include "config/rope_parse.h"
 #include "config/value_names.h"
@@ -129,7 +130,7 @@ class ModelReader {
              (other.is_number() && value.is_number() && other.as_double() == value.as_double());
     };
     if (std::any_of(list.as_array().begin(), list.as_array().end(), same)) return;
-    std::string legal = "null";
+    std::string legal(key.instead.empty() ? "null" : key.instead);
     std::vector<std::string> words;
     for (const Json& item : list.as_array()) {
       legal = &item == &list.as_array()[0] ? item.dump() : legal + ", " + item.dump();
@@ -180,10 +181,7 @@ class ModelReader {
     attention.heads = reader_.integer("num_attention_heads", kHeads).value_or(traits.heads);
     attention.kv_heads =
         reader_.integer("num_key_value_heads", kHeads).value_or(default_kv_heads(attention.heads));
-    attention.head_dim = reader_.integer("head_dim", kHeadDim).value_or(0);
-    if (attention.head_dim == 0 && keys_.find("head_dim") == nullptr)
-      attention.head_dim = traits.head_dim;
-    derive_head_dim(attention, model.hidden, "num_attention_heads", "hidden_size");
+    read_head_dim(attention, model.hidden);
     model.max_positions =
         reader_.integer("max_position_embeddings", kPositions).value_or(traits.positions);
     model.norm.eps = reader_.real("rms_norm_eps", {0, 1}).value_or(traits.norm_eps);
@@ -212,6 +210,7 @@ class ModelReader {
     RopeRules rules{model.max_positions, traits.rope_theta, traits.query_scaling};
     rules.partial = traits.rotated_part > 0;
     if (rules.partial) rules.part = traits.rotated_part;
+    rules.of_scores = traits.latent.has_value();
     if (traits.sliding_theta > 0) {
       const RopesByType ropes = read_ropes_by_type(
           reader_, origin_, rules,
@@ -221,7 +220,21 @@ class ModelReader {
     } else {
       attention.rope = read_rope(reader_, origin_, rules);
     }
+    if (attention.latent)
+      attention.score_scale = latent_score_scale(*attention.latent, *attention.rope);
     return layers;
+  }
+
+  void read_head_dim(AttentionConfig& attention, std::int64_t hidden) {
+    if (traits_->latent) {
+      attention.latent = read_latent(reader_, keys_, *traits_->latent);
+      attention.head_dim = std::max(attention.latent->query_dim(), attention.latent->value_dim);
+      return;
+    }
+    attention.head_dim = reader_.integer("head_dim", kHeadDim).value_or(0);
+    if (attention.head_dim == 0 && keys_.find("head_dim") == nullptr)
+      attention.head_dim = traits_->head_dim;
+    derive_head_dim(attention, hidden, "num_attention_heads", "hidden_size");
   }
 
   void add_experts(ModelConfig& model, std::int64_t layers, std::int64_t ffn) {
@@ -344,7 +357,9 @@ class ModelReader {
 
   void check(const ModelConfig& model, const AttentionConfig& attention) {
     const std::int64_t heads = attention.heads, kv_heads = attention.kv_heads;
-    if (heads % kv_heads != 0) {
+    if (attention.latent) {
+      check_latent(reader_, attention);
+    } else if (heads % kv_heads != 0) {
       std::int64_t nearest = std::min(kv_heads, heads);
       while (heads % nearest != 0) --nearest;
       const bool missing = reader_.find("num_key_value_heads") == nullptr;
@@ -354,7 +369,7 @@ class ModelReader {
           fmt::format("{} key/value heads{} do not divide {} heads", kv_heads,
                       missing ? " (what transformers takes for the missing key)" : "", heads));
     }
-    if (attention.rope && attention.head_dim % 2 != 0) {
+    if (attention.rope && !attention.latent && attention.head_dim % 2 != 0) {
       reader_.report(
           "head_dim", "an even number", std::to_string(attention.head_dim + 1),
           fmt::format("is {}, and rotary embedding turns pairs of dims", attention.head_dim));

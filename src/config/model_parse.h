@@ -1,7 +1,8 @@
 #pragma once
 // A ModelConfig from Hugging Face config keys of the families of families.cc; a missing key takes
 // transformers 5's default for the model_type; null is "missing" but where transformers means more
-// (num_key_value_heads, head_dim, n_inner, sliding_window, ids).
+// (num_key_value_heads, head_dim, n_inner, sliding_window, q_lora_rank, rope_interleave,
+// norm_topk_prob, ids).
 //
 // Keys that do not change training are let pass; a feature that this program lacks is refused when
 // active. An unknown key is a problem where a person typed it, a note in a file.

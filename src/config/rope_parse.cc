@@ -67,9 +67,11 @@ class RopeReader {
         break;
       case RopeKind::kLinear:
         rope.factor = required("factor");
+        check_mscale();
         break;
       case RopeKind::kLlama3:
         read_llama3(rope);
+        check_mscale();
         break;
       case RopeKind::kYarn:
         read_yarn(rope);
@@ -101,6 +103,13 @@ class RopeReader {
     if (reader_.find(key) == nullptr)
       reader_.report(key, "a number above 0", "", "is required for this rope_type");
     return 1;
+  }
+
+  /// transformers applies it to the scores with any scaling, to cos and sin with yarn alone.
+  void check_mscale() {
+    constexpr std::string_view kKey = "mscale_all_dim";
+    if (rules_.of_scores && reader_.real(kKey, {0, 1e12}).value_or(0) != 0)
+      reader_.report(kKey, R"(0, or rope_type "yarn")", "0", "not in this version");
   }
 
   std::int64_t original_positions() {

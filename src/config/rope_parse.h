@@ -13,6 +13,7 @@ struct RopeRules {
   std::string_view theta_key = "rope_theta";  ///< of the model; "": none
   double part = 1;                            ///< where partial_rotary_factor is missing
   bool partial = false;                       ///< whether that may be below 1
+  bool of_scores = false;                     ///< mscale_all_dim is also of the scores, by yarn
 };
 
 /// Rotary embedding from rope_parameters (transformers 5), or rope_theta and rope_scaling

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/latent_heads/latent_heads.h"
 #include "kernels/projection_norm/projection_norm.h"
 #include "kernels/rope/rope.h"
 
@@ -11,21 +12,10 @@ namespace trireme {
 
 namespace {
 
-/// The q, k and v columns of a fused row.
-template <class Byte>
-struct QkvHeads {
-  BasicHeadsView<Byte> q, k, v;
-};
-template <class Byte>
-QkvHeads<Byte> split_heads(const BasicTensorView<Byte>& qkv_TX, const AttentionConfig& config) {
-  return {heads_of(qkv_TX, 0, config.heads, config.head_dim),
-          heads_of(qkv_TX, config.q_size(), config.kv_heads, config.head_dim),
-          heads_of(qkv_TX, config.q_size() + config.kv_size(), config.kv_heads, config.head_dim)};
-}
-
 /// q and k as attention reads them: rotated, beside the unrotated ones where needed.
 QkvHeads<std::byte> attention_heads(const AttentionActivations& acts,
                                     const AttentionConfig& config) {
+  if (config.latent) return split_heads(acts.latent.heads_TX, config);
   QkvHeads<std::byte> heads = split_heads(acts.in_TX, config);
   if (config.qk_norm != QkNorm::kNone) {
     heads.q = heads_of(acts.qk_TX, 0, config.heads, config.head_dim);
@@ -80,10 +70,9 @@ void attend_cached(const LayerPass& pass, const KvCache& cache, const ContextAxi
   };
   const HeadsView k = keep(cache.k, args.k), v = keep(cache.v, args.v);
   if (tokens.sequence_T.given()) {
-    const std::int32_t last = *std::max_element(tokens.positions.begin(), tokens.positions.end());
     return attention_cached(
         context, {args.o, args.q, k, v, tokens.pages_SP, tokens.sequence_T, pass.positions,
-                  std::int64_t{last} + 1, args.scale, args.mask.window});
+                  tokens.longest(), args.scale, args.mask.window});
   }
   PositionRange seen{0, std::int64_t{tokens.positions.back()} + 1};
   if (tokens.positions.front() > 0) {
@@ -93,6 +82,33 @@ void attend_cached(const LayerPass& pass, const KvCache& cache, const ContextAxi
   }
   args.mask.kv = {&seen, 1};
   pass.context_axis.forward(context, buffers, args);
+}
+
+/// The same of latents; what tokens see, each by itself, comes to acts.attended at once.
+void attend_cached_latents(const LayerPass& pass, const AttentionWeights& weights,
+                           const AttentionActivations& acts, const AttentionForwardScratch& scratch,
+                           const KvCache& cache, AttentionForward args) {
+  const CachedTokens& tokens = cache.tokens;
+  latent_keep(pass, acts, cache);
+  if (tokens.sequence_T.given())
+    return latent_attend_rows(pass, weights, acts, scratch.latent, cache, args.scale);
+  const PositionRange seen{0, std::int64_t{tokens.positions.back()} + 1};
+  if (tokens.positions.front() > 0) {
+    const HeadsView rows =
+        in_order(pass.context, one_head(cache.ordered_k), one_head(cache.k), tokens.pages, seen);
+    const KeysAndValues heads = latent_expand(pass, weights, *cache.latent, rows);
+    args.k = heads.k;
+    args.v = heads.v;
+  }
+  args.mask.kv = {&seen, 1};
+  pass.context_axis.forward(pass.context, scratch.axis, args);
+}
+
+/// Which heads of latents a pass needs.
+LatentHeads heads_for(const KvCache* cache) {
+  if (cache == nullptr) return LatentHeads::kAll;
+  if (cache->tokens.sequence_T.given()) return LatentHeads::kNone;
+  return cache->tokens.positions.front() > 0 ? LatentHeads::kQueries : LatentHeads::kAll;
 }
 
 bool norms_projections(const LayerPass& pass) {
@@ -172,8 +188,11 @@ void rotate_rows(Context& context, const LayerPass& pass, const AttentionWeights
 
 AttentionWeights weights_of(const ParamStore::Lease& lease, const AttentionParams& params) {
   return {weights_of(lease, static_cast<const BranchParams&>(params)),
-          weights_of(lease, params.q_norm), weights_of(lease, params.k_norm)};
+          weights_of(lease, params.q_norm), weights_of(lease, params.k_norm),
+          weights_of(lease, params.q_up), weights_of(lease, params.kv_up)};
 }
+
+namespace {
 
 ContextAxis::Buffers lay_out_context(ArenaCursor& arena, const LayerShape& shape,
                                      ContextAxis::Direction direction) {
@@ -185,14 +204,22 @@ ContextAxis::Buffers lay_out_context(ArenaCursor& arena, const LayerShape& shape
                               direction);
 }
 
+}  // namespace
+
+AttentionForwardScratch lay_out_attention_forward(ArenaCursor& arena, const LayerShape& shape) {
+  return {lay_out_latent_forward(arena, shape),
+          lay_out_context(arena, shape, ContextAxis::Direction::kForward)};
+}
+
 AttentionScratch lay_out_attention_scratch(ArenaCursor& arena, const LayerShape& shape) {
   const AttentionConfig& config = shape.config.attention;
   AttentionScratch scratch;
-  scratch.dattended_TX = arena.take(shape.wide(config.q_size()));
+  scratch.dattended_TX = arena.take(shape.wide(config.out_size()));
   scratch.delta_TH = arena.take(shape.statistic(config.heads));
   if (shape.compute != DType::kF32)
     scratch.dqkv_f32_TX = arena.take(shape.statistic(config.qkv_size()));
   if (config.qk_norm == QkNorm::kProjection) scratch.dots_2T = arena.take(shape.of_q_and_k());
+  scratch.latent = lay_out_latent_backward(arena, shape);
   scratch.axis = lay_out_context(arena, shape, ContextAxis::Direction::kBackward);
   return scratch;
 }
@@ -214,10 +241,11 @@ AttentionLayout attention_layout(const AttentionConfig& config, std::int64_t seq
   return attention;
 }
 
-void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
-                    const AttentionActivations& acts, const ContextAxis::Buffers& buffers,
-                    TensorView n_TC, const KvCache* cache) {
-  const AttentionConfig& config = pass.config.attention;
+namespace {
+
+/// q, k and v as attention reads them, from n.
+void project_heads(const LayerPass& pass, const AttentionWeights& weights,
+                   const AttentionActivations& acts, TensorView n_TC) {
   const bool normed = norms_projections(pass), summed = normed && pass.tensor.extent() > 1;
   const auto rotate = [&](Context& of, std::int64_t first, std::int64_t count) {
     if (normed) add_up_squares(of, pass, acts, {first, count});
@@ -228,26 +256,56 @@ void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
   column_parallel_forward(pass, acts.in_TX, n_TC, weights.in, rotated);
   if (summed) {
     pass.tensor.sum(acts.squares_2T);
-    rotate_heads(pass, weights, acts);
+    rotate_rows(pass.context, pass, weights, acts, {0, acts.in_TX.shape[0]});
   }
+}
 
+/// Columns that the last product reads.
+HeadsView values_of(const TensorView& x_TX, const AttentionConfig& config) {
+  return heads_of(x_TX, 0, config.heads, config.out_size() / config.heads);
+}
+
+}  // namespace
+
+void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
+                    const AttentionActivations& acts, const AttentionForwardScratch& scratch,
+                    TensorView n_TC, const KvCache* cache) {
+  const AttentionConfig& config = pass.config.attention;
+  if (config.latent) {
+    latent_forward(pass, weights, acts, scratch.latent, n_TC, heads_for(cache));
+  } else {
+    project_heads(pass, weights, acts, n_TC);
+  }
   const QkvHeads<std::byte> heads = attention_heads(acts, config);
+  const bool wider = scratch.latent.attended_TX.given();
   AttentionForward args;
   args.mask = pass.mask;
   args.mask.window = config.window;
-  args.o = heads_of(acts.attended_TX, 0, config.heads, config.head_dim);
+  args.o = heads_of(wider ? scratch.latent.attended_TX : acts.attended_TX, 0, config.heads,
+                    config.head_dim);
   args.lse_TH = acts.lse_TH;
   args.q = heads.q;
   args.k = heads.k;
   args.v = heads.v;
   args.scale = attention_scale(config);
-  if (cache != nullptr) return attend_cached(pass, *cache, buffers, args);
-  pass.context_axis.forward(pass.context, buffers, args);
+  if (cache == nullptr) {
+    pass.context_axis.forward(pass.context, scratch.axis, args);
+  } else if (config.latent) {
+    attend_cached_latents(pass, weights, acts, scratch, *cache, args);
+  } else {
+    attend_cached(pass, *cache, scratch.axis, args);
+  }
+  if (wider && heads_for(cache) != LatentHeads::kNone)
+    resize_heads(pass.context, values_of(acts.attended_TX, config), args.o);
 }
 
-void rotate_heads(const LayerPass& pass, const AttentionWeights& weights,
-                  const AttentionActivations& acts) {
-  rotate_rows(pass.context, pass, weights, acts, {0, acts.in_TX.shape[0]});
+void recompute_heads(const LayerPass& pass, const AttentionWeights& weights,
+                     const AttentionActivations& acts, const AttentionForwardScratch& scratch) {
+  const AttentionConfig& config = pass.config.attention;
+  if (config.latent && config.latent->q_rank > 0)
+    latent_heads_again(pass, weights, acts, scratch.latent);
+  if (config.qk_norm != QkNorm::kNone)
+    rotate_rows(pass.context, pass, weights, acts, {0, acts.in_TX.shape[0]});
 }
 
 namespace {
@@ -256,26 +314,32 @@ namespace {
 void backward_to_heads(const AttentionBranchBackward& of, const AttentionScratch& scratch) {
   const AttentionConfig& config = of.pass.config.attention;
   Context& context = of.pass.context;
-  const bool rounded = scratch.dqkv_f32_TX.given();
-  const TensorView sums_TX = rounded ? scratch.dqkv_f32_TX : of.left.din_TX;
+  const bool rounded = scratch.dqkv_f32_TX.given(), wider = scratch.latent.attended_TX.given();
+  const TensorView& gradient_TX = config.latent ? scratch.latent.dheads_TX : of.left.din_TX;
+  const TensorView sums_TX = rounded ? scratch.dqkv_f32_TX : gradient_TX;
   const QkvHeads<std::byte> sums = split_heads(sums_TX, config);
   const QkvHeads<std::byte> heads = attention_heads(of.acts, config);
   AttentionBackward args;
   args.dq = sums.q;
   args.dk = sums.k;
   args.dv = sums.v;
-  args.d_o = heads_of(scratch.dattended_TX, 0, config.heads, config.head_dim);
+  const auto as_computed = [&](const TensorView& narrow_TX, const TensorView& wide_TX) {
+    const HeadsView view = heads_of(wider ? wide_TX : narrow_TX, 0, config.heads, config.head_dim);
+    if (wider) resize_heads(context, view, values_of(narrow_TX, config));
+    return view;
+  };
+  args.d_o = as_computed(scratch.dattended_TX, scratch.latent.dattended_TX);
   args.q = heads.q;
   args.k = heads.k;
   args.v = heads.v;
   args.lse_TH = of.acts.lse_TH;
   args.delta_TH = scratch.delta_TH;
-  args.o = heads_of(of.acts.attended_TX, 0, config.heads, config.head_dim);
+  args.o = as_computed(of.acts.attended_TX, scratch.latent.attended_TX);
   args.mask = of.pass.mask;
   args.mask.window = config.window;
   args.scale = attention_scale(config);
   if (rounded && of.pass.context_axis.rank().extent == 1) {
-    const QkvHeads<std::byte> gradient = split_heads(of.left.din_TX, config);
+    const QkvHeads<std::byte> gradient = split_heads(gradient_TX, config);
     args.written = {gradient.q, gradient.k, gradient.v};
     if (attention_backward_writes(context, args)) return attention_backward(context, args);
     args.written = {};
@@ -284,7 +348,7 @@ void backward_to_heads(const AttentionBranchBackward& of, const AttentionScratch
   clear(context, sums_TX);
   of.pass.context_axis.backward(context, scratch.axis, args);
   // Rounded where an op for bf16 heads would store it.
-  if (rounded) cast(context, of.left.din_TX, sums_TX);
+  if (rounded) cast(context, gradient_TX, sums_TX);
 }
 
 /// Of the gradient of rotated q and k with these: what a norm of all heads subtracts.
@@ -359,7 +423,8 @@ void attend_backward(const AttentionBranchBackward& of, const AttentionWeights& 
   of.out_input(scratch.dattended_TX, std::move(dy), weights, {},
                halves == Halves::kBoth ? of.acts.attended_TX : ConstTensorView());
   backward_to_heads(of, scratch);
-  if (of.pass.config.attention.rope) rotate_back(of, weights, scratch);
+  if (of.pass.config.attention.rope && !of.pass.config.attention.latent)
+    rotate_back(of, weights, scratch);
 }
 
 }  // namespace trireme

@@ -2,31 +2,42 @@
 // The branch of a layer in which tokens see one another:
 //   n = norm(s);   q, k, v = n Wqkv;   a = attention(rope(q), rope(k), v);   y = a Wout
 // Before RoPE q and k may have norms, of each head or of all (QkNorm). Heads are those of this
-// tensor-parallel rank; for a norm of all, sums travel between the ranks.
+// tensor-parallel rank; for a norm of all, sums travel between the ranks. Or they come by way of
+// latents (latent_attention.h).
+
+#include <algorithm>
 
 #include "kernels/attention/attention_backend.h"
 #include "model/branch.h"
+#include "model/latent_attention.h"
 
 namespace trireme {
 
 struct AttentionWeights : BranchWeights {
   NormWeights q_norm, k_norm;
+  LinearWeights q_up, kv_up;
 };
 AttentionWeights weights_of(const ParamStore::Lease& lease, const AttentionParams& params);
 
-/// With in = q, k and v, of which q and k are rotated in place where they have no norm.
+/// With in = q, k and v, of which q and k are rotated in place where they have no norm. With
+/// latents in is of the residual rows.
 struct AttentionActivations : BranchActivations {
   /// Rotated q and k; only with their norms, whose backward needs the unrotated ones.
   TensorView qk_TX;
   TensorView rstd_q_TH, rstd_k_TH;  ///< of norms of heads
-  TensorView squares_2T;            ///< of a norm of all: the sums of q's and k's squares
-  TensorView attended_TX, lse_TH;
+  TensorView squares_2T;  ///< of a norm of all, or of latents: the sums of q's and k's squares
+  LatentActivations latent;
+  TensorView attended_TX, lse_TH;  ///< attended: as the last product reads it
 
   template <class Visit, class... Of>
   static void each(const LayerShape& shape, const Visit& visit, Of&... of) {
     const AttentionConfig& config = shape.config.attention;
     const bool full = shape.recompute == Recompute::kFull;
-    BranchActivations::each(shape, config.qkv_size(), visit, of...);
+    BranchActivations::each(shape, in_size(shape), visit, of...);
+    if (config.latent) {
+      visit({DType::kF32, {2, shape.residual_tokens}}, full, of.squares_2T...);
+      LatentActivations::each(shape, visit, of.latent...);
+    }
     if (config.qk_norm != QkNorm::kNone) {
       visit(shape.wide(config.q_size() + config.kv_size()), shape.recompute != Recompute::kNone,
             of.qk_TX...);
@@ -36,37 +47,60 @@ struct AttentionActivations : BranchActivations {
       visit(shape.statistic(config.heads), full, of.rstd_q_TH...);
       visit(shape.statistic(config.kv_heads), full, of.rstd_k_TH...);
     }
-    visit(shape.wide(config.q_size()), full, of.attended_TX...);
+    visit(shape.wide(config.out_size()), full, of.attended_TX...);
     visit(shape.statistic(config.heads), full, of.lse_TH...);
+  }
+  /// What W reads.
+  template <class Visit, class... Of>
+  static void each_of_weight(const LayerShape& shape, const Visit& visit, Of&... of) {
+    visit(shape.wide(shape.config.attention.out_size()), of.attended_TX...);
+    if (shape.config.attention.latent)
+      LatentActivations::each_of_weight(shape, visit, of.latent...);
+  }
+  static TensorSize in_size(const LayerShape& shape) {
+    const AttentionConfig& config = shape.config.attention;
+    return config.latent ? shape.residual(config.in_size()) : shape.wide(config.in_size());
   }
 };
 
 struct AttentionGradients : BranchGradients {
   NormGradients q_norm, k_norm;
+  LatentGradients latent;
 
   template <class Own, class Exchanged, class... Acts>
   static void each(const LayerShape& shape, const Own& own, const Exchanged& exchanged,
                    AttentionGradients& of, Acts&... acts) {
     const AttentionConfig& config = shape.config.attention;
     own(shape.wide(shape.hidden), of.dy_TC);
-    BranchGradients::each(shape, config.qkv_size(), own, exchanged, of, acts...);
-    if (!shape.split || config.qk_norm == QkNorm::kNone) return;
+    BranchGradients::each(shape, AttentionActivations::in_size(shape), own, exchanged, of, acts...);
+    if (config.latent) LatentGradients::each(shape, own, exchanged, of.latent, acts.latent...);
+    if (!shape.split) return;
+    if (config.latent) {
+      if (config.latent->q_rank > 0) NormGradients::each({}, config.latent->q_rank, own, of.q_norm);
+      NormGradients::each({}, config.latent->kv_rank, own, of.k_norm);
+    }
+    if (config.qk_norm == QkNorm::kNone) return;
     const bool all = config.qk_norm == QkNorm::kProjection;
     NormGradients::each({}, all ? config.q_size() : config.head_dim, own, of.q_norm);
     NormGradients::each({}, all ? config.kv_size() : config.head_dim, own, of.k_norm);
   }
 };
 
+/// What lives within one forward pass.
+struct AttentionForwardScratch {
+  LatentForwardScratch latent;
+  ContextAxis::Buffers axis;
+};
+AttentionForwardScratch lay_out_attention_forward(ArenaCursor& arena, const LayerShape& shape);
 /// What lives within one backward pass.
 struct AttentionScratch {
   TensorView dattended_TX, delta_TH;
   TensorView dots_2T;      ///< of a norm of all q and k
   TensorView dqkv_f32_TX;  ///< the op's sums; the bf16 gradients are rounded from it
+  LatentBackwardScratch latent;
   ContextAxis::Buffers axis;
 };
 AttentionScratch lay_out_attention_scratch(ArenaCursor& arena, const LayerShape& shape);
-ContextAxis::Buffers lay_out_context(ArenaCursor& arena, const LayerShape& shape,
-                                     ContextAxis::Direction direction);
 
 /// A layer's attention over heads as the activations have them. `config` is the tensor rank's.
 AttentionLayout attention_layout(const AttentionConfig& config, std::int64_t sequences,
@@ -79,25 +113,30 @@ struct CachedTokens {
   std::span<const std::int32_t> positions;   ///< [T], on the host
   ConstTensorView sequence_T, pages_SP;      ///< of several: as attention_cached has them
   std::span<const std::int32_t> pages = {};  ///< of one: its own, on the host
+
+  [[nodiscard]] std::int64_t longest() const {
+    return std::int64_t{*std::max_element(positions.begin(), positions.end())} + 1;
+  }
 };
-/// Where keys and values of earlier tokens of a layer wait during generation.
+/// Where keys and values of earlier tokens of a layer wait during generation. Of latents there is
+/// k alone: [rows, columns of latent_row].
 struct KvCache {
   TensorView k, v;                  ///< [rows of all pages, kv columns]
   TensorView ordered_k, ordered_v;  ///< [length of a sequence, kv columns]: scratch
   const CachedTokens& tokens;
+  const LatentDecoding* latent = nullptr;
 };
 
 /// From n, gathered on the way, to a. With a cache, the tokens are its.
 void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
-                    const AttentionActivations& acts, const ContextAxis::Buffers& buffers,
+                    const AttentionActivations& acts, const AttentionForwardScratch& scratch,
                     TensorView n_TC, const KvCache* cache);
-/// Rotated q and k of all tokens from the unrotated ones.
-void rotate_heads(const LayerPass& pass, const AttentionWeights& weights,
-                  const AttentionActivations& acts);
+/// Selective recomputation: q, k (and v) as attention reads them, again.
+void recompute_heads(const LayerPass& pass, const AttentionWeights& weights,
+                     const AttentionActivations& acts, const AttentionForwardScratch& scratch);
 
-using AttentionBranchBackward =
-    BranchBackward<AttentionParams, AttentionActivations, AttentionGradients>;
-/// From dy, while it is gathered, to the gradient of q, k and v.
+/// From dy, while it is gathered, to the gradient of q, k and v. With latents that of the heads, in
+/// scratch: latent_backward goes on.
 void attend_backward(const AttentionBranchBackward& of, const AttentionWeights& weights,
                      const AttentionScratch& scratch, Pending dy, Halves halves = Halves::kInput);
 

@@ -83,7 +83,7 @@ BlockForwardScratch lay_out_forward_scratch(ArenaCursor& arena, const LayerShape
   scratch.branch_TC = arena.take(shape.wide(shape.hidden));
   scratch.n_TC = arena.take(shape.wide(shape.hidden));
   scratch.act_TF = arena.take(shape.wide(shape.config.mlp.ffn));
-  scratch.attention = lay_out_context(arena, shape, ContextAxis::Direction::kForward);
+  scratch.attention = lay_out_attention_forward(arena, shape);
   return scratch;
 }
 
@@ -269,8 +269,8 @@ void block_recompute(const LayerPass& pass, const BlockWeights& weights,
     if (pass.config.norm_after())
       leave_branch(pass, weights.mlp, acts.mlp, scratch, scratch.act_TF);
   }
-  if (recompute == Recompute::kSelective && pass.config.attention.qk_norm != QkNorm::kNone)
-    rotate_heads(pass, weights.attention, acts.attention);
+  if (recompute == Recompute::kSelective)
+    recompute_heads(pass, weights.attention, acts.attention, scratch.attention);
 }
 
 namespace {
@@ -334,6 +334,13 @@ Pending start_gather_n(const LayerPass& pass, const MlpBackward& mlp) {
   return pass.tensor.start_all_gather(mlp.left.n_TC);
 }
 
+/// The same of attention, whose latents W has already.
+Pending start_gather_n(const LayerPass& pass, const AttentionBranchBackward& attention) {
+  const auto& latent = pass.config.attention.latent;
+  if (latent && latent->q_rank > 0) return {};
+  return pass.tensor.start_all_gather(attention.left.n_TC);
+}
+
 void add_kept(const AttentionBranchBackward& attention, const MlpBackward& mlp) {
   attention.add_kept();
   attention.add_kept(attention.params.q_norm, attention.left.q_norm);
@@ -357,7 +364,10 @@ void block_backward_input(const LayerPass& pass, const BlockWeights& weights,
     mlp.norm(weights.mlp, ds2_TC);
   }
   attend_backward(attention, weights.attention, scratch, attention.start(weights.attention));
-  attention.in_input_reduced(weights.attention, ds1_TC);
+  if (pass.config.attention.latent)
+    latent_backward(attention, weights.attention, scratch.latent, ds1_TC);
+  else
+    attention.in_input_reduced(weights.attention, ds1_TC);
   attention.norm(weights.attention, ds1_TC);
 }
 
@@ -365,7 +375,7 @@ void block_backward_weight(const LayerPass& pass, const BlockBackwardArgs& args)
   const AttentionBranchBackward attention = attention_of(pass, args);
   const MlpBackward mlp = mlp_of(pass, args);
   Pending n2 = start_gather_n(pass, mlp);
-  Pending n1 = pass.tensor.start_all_gather(attention.left.n_TC);
+  Pending n1 = start_gather_n(pass, attention);
   add_kept(attention, mlp);
   if (!pass.config.experts) mlp.out_weight(mlp.left.act_TF);
   attention.out_weight(attention.acts.attended_TX);
@@ -376,7 +386,7 @@ void block_backward_weight(const LayerPass& pass, const BlockBackwardArgs& args)
     mlp.in_weight();
   }
   n1.wait();
-  attention.in_weight();
+  pass.config.attention.latent ? latent_weight(attention) : attention.in_weight();
 }
 
 namespace {
@@ -401,7 +411,7 @@ void block_backward(const LayerPass& pass, const BlockWeights& weights,
   const AttentionBranchBackward attention = attention_of(pass, args);
   const MlpBackward mlp = mlp_of(pass, args);
   const TensorAxis& tensor = pass.tensor;
-  if (pass.config.experts) {
+  if (pass.config.experts || pass.config.attention.latent) {
     block_backward_input(pass, weights, args, scratch, ds1_TC);
     return block_backward_weight(pass, args);
   }

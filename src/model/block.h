@@ -28,13 +28,13 @@ struct BlockActivations {
     visit(shape.residual(), false, of.attention.norm.s_TC...);
     AttentionActivations::each(shape, visit, of.attention...);
     visit(shape.residual(), shape.recompute == Recompute::kFull, of.mlp.norm.s_TC...);
-    BranchActivations::each(shape, shape.config.mlp.up_size(), visit, of.mlp...);
+    BranchActivations::each(shape, shape.wide(shape.config.mlp.up_size()), visit, of.mlp...);
     ExpertsActivations::each(shape, visit, of.experts...);
   }
   /// What W reads as the forward pass or R has left it: `visit(size, view...)`.
   template <class Visit, class... Of>
   static void each_of_weight(const LayerShape& shape, const Visit& visit, Of&... of) {
-    visit(shape.wide(shape.config.attention.q_size()), of.attention.attended_TX...);
+    AttentionActivations::each_of_weight(shape, visit, of.attention...);
     ExpertsActivations::each_of_weight(shape, visit, of.experts...);
   }
 };
@@ -80,7 +80,7 @@ void exchange(const LayerShape& shape, BlockActivations& activations, BlockActiv
 struct BlockForwardScratch {
   TensorView branch_TC;  ///< x before and y after (residual rows); goes from layer to layer
   TensorView n_TC, act_TF;
-  ContextAxis::Buffers attention;
+  AttentionForwardScratch attention;
 };
 BlockForwardScratch fitted(const LayerShape& shape, BlockForwardScratch scratch);
 BlockForwardScratch lay_out_forward_scratch(ArenaCursor& arena, const LayerShape& shape);

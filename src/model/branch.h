@@ -84,14 +84,13 @@ struct BranchActivations {
 
   /// `visit(size, recomputed, view...)` of each, for the same of every `of`.
   template <class Visit, class... Of>
-  static void each(const LayerShape& shape, std::int64_t in_columns, const Visit& visit,
-                   Of&... of) {
+  static void each(const LayerShape& shape, const TensorSize& in, const Visit& visit, Of&... of) {
     const bool full = shape.recompute == Recompute::kFull;
     const auto statistic = [&](const TensorSize& size, auto&... view) {
       visit(size, full, view...);
     };
     if (shape.config.norm_before()) NormActivations::each_statistic(shape, statistic, of.norm...);
-    visit(shape.wide(in_columns), full, of.in_TX...);
+    visit(in, full, of.in_TX...);
     if (!shape.config.norm_after()) return;
     visit(shape.residual(), full, of.post_norm.s_TC...);
     NormActivations::each_statistic(shape, statistic, of.post_norm...);
@@ -111,9 +110,9 @@ struct BranchGradients {
   /// `own(size, gradient)` of each that has memory of its own, `exchanged(size, gradient,
   /// activation...)` of each that takes that of an activation, for the same of every `acts`.
   template <class Own, class Exchanged, class... Acts>
-  static void each(const LayerShape& shape, std::int64_t in_columns, const Own& own,
+  static void each(const LayerShape& shape, const TensorSize& in, const Own& own,
                    const Exchanged& exchanged, BranchGradients& of, Acts&... acts) {
-    const TensorSize in = shape.wide(in_columns), n = shape.wide(shape.hidden);
+    const TensorSize n = shape.wide(shape.hidden);
     shape.exchanges() ? exchanged(in, of.din_TX, acts.in_TX...) : own(in, of.din_TX);
     shape.exchanges_residual() ? exchanged(n, of.n_TC, acts.norm.s_TC...) : own(n, of.n_TC);
     const LayerConfig& config = shape.config;

@@ -21,9 +21,14 @@ const ChunkParams& only_chunk(const ModelParams& params) {
   return params.chunks.front();
 }
 
-/// Of the keys of one layer, and of its values.
-Shape cache_shape(const ModelConfig& local, std::int64_t tokens) {
-  return {tokens, local.layer(0).attention.kv_size()};
+/// What a layer keeps of its tokens: rows of keys, and of values; of latents those rows alone.
+struct CacheShapes {
+  Shape k, v;
+};
+CacheShapes cache_shapes(const ModelConfig& local, std::int64_t tokens) {
+  const AttentionConfig& attention = local.layer(0).attention;
+  if (attention.latent) return {{tokens, attention.latent->cached_size()}, {0, 0}};
+  return {{tokens, attention.kv_size()}, {tokens, attention.kv_size()}};
 }
 
 std::int64_t widest_fp8_weight(const ModelParams& params, const ParamStore& store) {
@@ -61,17 +66,24 @@ Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams&
       reads_(blocks_read(params, chunk_, ActionKind::kForward)),
       executor_(peers.pass, *this, peers.links) {
   const ChunkRange& range = chunk_.range;
+  const auto make = [&](const Shape& of) { return Buffer(store.compute(), of, context.device()); };
   for (std::int64_t layer = range.first_layer; layer < range.first_layer + range.layers; ++layer) {
     const AttentionConfig& attention = local_.layer(layer).attention;
-    const Shape cache = cache_shape(local_, shape.pages_of_layer(attention) * kAttentionPage);
-    const auto make = [&] { return Buffer(store.compute(), cache, context.device()); };
-    caches_.push_back({make(), make(), places_of(attention)});
+    const CacheShapes cache =
+        cache_shapes(local_, shape.pages_of_layer(attention) * kAttentionPage);
+    caches_.push_back({make(cache.k), make(cache.v), places_of(attention)});
   }
   if (const std::int64_t widest = widest_fp8_weight(params, store); widest > 0)
     widened_ = Buffer(store.compute(), {widest}, context.device());
-  const Shape ordered = cache_shape(local_, shape.length);
-  ordered_k_ = Buffer(store.compute(), ordered, context.device());
-  ordered_v_ = Buffer(store.compute(), ordered, context.device());
+  const CacheShapes ordered = cache_shapes(local_, shape.length);
+  ordered_k_ = make(ordered.k);
+  ordered_v_ = make(ordered.v);
+  const auto lay_out_latents = [&](ArenaCursor&& arena) {
+    latent_ = lay_out_latent_sequence(arena, local_, shape.length, store.compute());
+    return arena.bytes();
+  };
+  latent_memory_ = Memory(context.device(), lay_out_latents(ArenaCursor()));
+  lay_out_latents(ArenaCursor(latent_memory_.data()));
   if (!chunk_.range.head) return;
   const Shape rows{shape.sequences, config.hidden}, one{shape.sequences};
   final_n_ = Buffer(store.compute(), rows, context.device());
@@ -107,7 +119,11 @@ std::int64_t Decoder::cache_bytes(const ModelConfig& local, const ChunkRange& ra
   std::int64_t tokens = shape.length;  // in order, of one sequence
   for (std::int64_t layer = range.first_layer; layer < range.first_layer + range.layers; ++layer)
     tokens += shape.pages_of_layer(local.layer(layer).attention) * kAttentionPage;
-  return 2 * cache_shape(local, tokens).count() * static_cast<std::int64_t>(size_of(compute));
+  const CacheShapes shapes = cache_shapes(local, tokens);
+  ArenaCursor latents;
+  lay_out_latent_sequence(latents, local, shape.length, compute);
+  return (shapes.k.count() + shapes.v.count()) * static_cast<std::int64_t>(size_of(compute)) +
+         static_cast<std::int64_t>(latents.bytes());
 }
 
 void Decoder::feed(std::span<const Part> parts) {
@@ -140,6 +156,7 @@ Decoder::Buffers Decoder::lay_out(ArenaCursor& arena, std::int64_t tokens) const
   for (BlockActivations& acts : buffers.acts) acts.experts.route = std::make_shared<ExpertRoute>();
   buffers.scratch = lay_out_forward_scratch(arena, shape);
   buffers.experts = lay_out_experts_scratch(arena, shape);
+  buffers.latent = lay_out_latent_rows(arena, shape, latent_);
   if (!chunk_.range.head) buffers.out_SC = arena.take(shape.compute, {tokens, config_.hidden});
   return buffers;
 }
@@ -240,7 +257,7 @@ void Decoder::forward(int /*chunk*/, int /*micro_batch*/) {
   std::vector<KvCache> caches;
   for (LayerCache& cache : caches_)
     caches.push_back({cache.k.view(), cache.v.view(), ordered_k_.view(), ordered_v_.view(),
-                      tokens[cache.places]});
+                      tokens[cache.places], &buffers_.latent});
   const ConstTensorView stream = forward_layers(
       pass, weights, chunk_, {shape, buffers_.acts, kInTurns}, buffers_.scratch, caches);
   if (!chunk_.range.head) {

@@ -90,6 +90,7 @@ class Decoder final : private ForwardProgram {
     std::array<BlockActivations, 2> acts;
     BlockForwardScratch scratch;
     ExpertsScratch experts;
+    LatentDecoding latent;
     TensorView out_SC;  // for the stage behind
   };
   /// Of a pass's tokens, those that want logits last.
@@ -141,6 +142,8 @@ class Decoder final : private ForwardProgram {
   std::vector<LayerCache> caches_;
   Buffer widened_;                // a weight that stands in fp8
   Buffer ordered_k_, ordered_v_;  // of one layer and sequence, where a part goes alone
+  Memory latent_memory_;
+  LatentDecoding latent_;  // likewise
   Memory memory_;
   Buffers buffers_;
   // Of the pass under way.

@@ -37,7 +37,7 @@ ParameterCount count_parameters(const ModelConfig& config, const ModelParams& pa
 std::int64_t model_flops_per_token(const ModelConfig& config, std::int64_t sequence_length) {
   std::int64_t flops = 6 * count_parameters(config).multiplying;
   for (const LayerConfig& layer : config.layers)
-    flops += 6 * layer.attention.q_size() * layer.attention.seen(sequence_length);
+    flops += 6 * layer.attention.pair_size() * layer.attention.seen(sequence_length);
   return flops;
 }
 

@@ -18,10 +18,13 @@ std::int64_t sum_floats(const LayerConfig& layer, std::int64_t hidden, std::int6
   if (layer.attention.qk_norm == QkNorm::kProjection)
     most = std::max({most, column_sum_floats(tokens, layer.attention.q_size()),
                      column_sum_floats(tokens, layer.attention.kv_size())});
+  if (const auto& latent = layer.attention.latent)
+    most = std::max({most, column_sum_floats(tokens, latent->q_rank),
+                     column_sum_floats(tokens, latent->kv_rank)});
   const auto bias = [&](bool given, std::int64_t columns) {
     if (given) most = std::max(most, column_sum_floats(tokens, columns));
   };
-  bias(layer.attention.qkv_bias, layer.attention.qkv_size());
+  bias(layer.attention.qkv_bias, layer.attention.in_size());
   bias(layer.mlp.bias, layer.mlp.up_size());
   bias(layer.attention.out_bias || layer.mlp.bias, hidden);
   return most;

@@ -29,7 +29,10 @@ struct LayerShape {
             split};
   }
   [[nodiscard]] TensorSize wide(std::int64_t columns) const { return {compute, {tokens, columns}}; }
-  [[nodiscard]] TensorSize residual() const { return {compute, {residual_tokens, hidden}}; }
+  [[nodiscard]] TensorSize residual() const { return residual(hidden); }
+  [[nodiscard]] TensorSize residual(std::int64_t columns) const {
+    return {compute, {residual_tokens, columns}};
+  }
   [[nodiscard]] TensorSize statistic(std::int64_t heads) const {
     return {DType::kF32, {tokens, heads}};
   }

@@ -13,7 +13,8 @@ struct MlpGradients : BranchGradients {
   template <class Own, class Exchanged, class... Acts>
   static void each(const LayerShape& shape, const Own& own, const Exchanged& exchanged,
                    MlpGradients& of, Acts&... acts) {
-    BranchGradients::each(shape, shape.config.mlp.up_size(), own, exchanged, of, acts...);
+    BranchGradients::each(shape, shape.wide(shape.config.mlp.up_size()), own, exchanged, of,
+                          acts...);
     own(shape.wide(shape.config.mlp.ffn), of.act_TF);
   }
 };

@@ -140,11 +140,19 @@ class Table {
 
   [[nodiscard]] Columns hidden() const { return {{config_.hidden, 0}}; }
   static CutSegment ffn(const LayerConfig& of) { return {of.mlp.ffn, of.mlp.ffn}; }
-  static CutSegment heads(const LayerConfig& of) {
-    return {of.attention.q_size(), of.attention.heads};
+  static CutSegment heads(const LayerConfig& of) { return heads(of, of.attention.head_dim); }
+  static CutSegment heads(const LayerConfig& of, std::int64_t dims) {
+    return {of.attention.heads * dims, of.attention.heads};
   }
   static CutSegment kv_heads(const LayerConfig& of) {
     return {of.attention.kv_size(), of.attention.kv_heads};
+  }
+  /// Of residual rows.
+  void of_residual_rows(const LinearParams& linear) {
+    for (const ParamRange& range : {linear.weight, linear.bias}) {
+      for (ParamIndex i = range.first; range.given() && i <= range.last; ++i)
+        params.metas[i].partial = TensorPartial::kWithTokens;
+    }
   }
   /// The parameters that are declared from now on.
   void next_block() { ++block_; }
@@ -183,6 +191,29 @@ void declare_experts(Table& table, const ModelConfig& config, std::int64_t layer
   table.experts(branch + "experts.", layer, mixtral ? kMixtral : kNames, block.experts);
 }
 
+/// Up to heads; the first product and the norms see residual rows.
+void declare_latents(Table& table, const LayerConfig& layer, const std::string& prefix,
+                     AttentionParams& to) {
+  const bool bias = layer.attention.qkv_bias;
+  const LatentConfig& latent = *layer.attention.latent;
+  const Table::Columns keys{{latent.cached_size(), 0}};
+  const CutSegment queries = Table::heads(layer, latent.query_dim());
+  if (latent.q_rank > 0) {
+    const Table::Columns q{{latent.q_rank, 0}};
+    to.in =
+        table.linear(prefix, {{"q_a_proj", q}, {"kv_a_proj_with_mqa", keys}}, table.hidden(), bias);
+    to.q_norm = table.norm(prefix + "q_a_layernorm", latent.q_rank);
+    to.q_up = table.linear(prefix, {{"q_b_proj", {queries}}}, q, false);
+  } else {
+    to.in = table.linear(prefix, {{"kv_a_proj_with_mqa", keys}}, table.hidden(), bias);
+    to.q_up = table.linear(prefix, {{"q_proj", {queries}}}, table.hidden(), false);
+  }
+  table.of_residual_rows(to.in);
+  to.k_norm = table.norm(prefix + "kv_a_layernorm", latent.kv_rank);
+  to.kv_up = table.linear(prefix, {{"kv_b_proj", {Table::heads(layer, latent.key_value_dim())}}},
+                          {{latent.kv_rank, 0}}, false);
+}
+
 BlockParams llama_block(Table& table, const ModelConfig& config, const LayerConfig& layer,
                         const std::string& prefix) {
   const CutSegment heads = table.heads(layer), kv_heads = table.kv_heads(layer),
@@ -191,11 +222,16 @@ BlockParams llama_block(Table& table, const ModelConfig& config, const LayerConf
   BlockParams block;
   if (layer.norm_before())
     block.attention.norm = table.norm(prefix + "input_layernorm", config.hidden);
-  block.attention.in =
-      table.linear(attention, {{"q_proj", {heads}}, {"k_proj", {kv_heads}}, {"v_proj", {kv_heads}}},
-                   table.hidden(), layer.attention.qkv_bias);
+  if (layer.attention.latent) {
+    declare_latents(table, layer, attention, block.attention);
+  } else {
+    block.attention.in = table.linear(
+        attention, {{"q_proj", {heads}}, {"k_proj", {kv_heads}}, {"v_proj", {kv_heads}}},
+        table.hidden(), layer.attention.qkv_bias);
+  }
+  const CutSegment values = table.heads(layer, layer.attention.out_size() / layer.attention.heads);
   block.attention.out =
-      table.linear(attention, {{"o_proj", table.hidden()}}, {heads}, layer.attention.out_bias);
+      table.linear(attention, {{"o_proj", table.hidden()}}, {values}, layer.attention.out_bias);
   if (layer.attention.qk_norm == QkNorm::kProjection) {
     block.attention.q_norm = table.norm_of_columns(attention + "q_norm", heads);
     block.attention.k_norm = table.norm_of_columns(attention + "k_norm", kv_heads);

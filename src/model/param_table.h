@@ -33,9 +33,11 @@ struct BranchParams {
   NormParams norm, post_norm;  ///< each may be absent (NormPlace)
   LinearParams in, out;
 };
-/// in: rows q, k, v.
+/// in: rows q, k, v. With latents: rows of the latent of q, of keys and values, of the keys' dims
+/// that rotate; q_up and kv_up make heads of them.
 struct AttentionParams : BranchParams {
-  NormParams q_norm, k_norm;
+  NormParams q_norm, k_norm;  ///< or of the latents
+  LinearParams q_up, kv_up;
 };
 /// in: rows gate, up; GPT-2: c_fc.
 using MlpParams = BranchParams;

@@ -88,7 +88,7 @@ PassCost cost_of_layer(const ModelConfig& model, std::int64_t sequence_length,
       (count_parameters(model).multiplying - model.vocab_size * model.hidden) / model.layer_count();
   std::int64_t pairs = 0;
   for (const LayerConfig& layer : model.layers)
-    pairs += layer.attention.q_size() * layer.attention.seen(sequence_length);
+    pairs += layer.attention.pair_size() * layer.attention.seen(sequence_length);
   pairs /= model.layer_count();
   PassCost cost{2 * elements + 2 * pairs, 2 * elements + 5 * pairs, 2 * elements};
   if (recompute == Recompute::kFull) cost.recompute = cost.forward;

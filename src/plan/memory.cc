@@ -82,7 +82,7 @@ class TransferStaging {
   [[nodiscard]] LargestSums sums() const {
     const StageCut& cut = request_.part.cut;
     LargestSums sums;
-    sums.tensor = rows() * model_.hidden * element();
+    sums.tensor = rows() * widest_rows() * element();
     if (!training()) return sums;
     for (const MeshView view : kMeshViews) {
       if (!layout_.has(view)) continue;
@@ -113,6 +113,11 @@ class TransferStaging {
   }
   [[nodiscard]] std::int64_t element() const {
     return static_cast<std::int64_t>(size_of(request_.compute));
+  }
+  /// Columns of what the tensor axis gathers and sums by rows.
+  [[nodiscard]] std::int64_t widest_rows() const {
+    const auto& latent = model_.layer(0).attention.latent;
+    return latent ? std::max({model_.hidden, latent->q_rank, latent->kv_rank}) : model_.hidden;
   }
   /// Keys and values of a layer, of all ranks of the context axis.
   [[nodiscard]] std::int64_t kv_of_all() const {

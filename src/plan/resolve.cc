@@ -341,6 +341,11 @@ class Resolver {
                            "kernel in fp8"});
       return;
     }
+    if (config_.model.layer(0).attention.latent) {
+      problems_.push_back({"precision.compute", "\"fp8\"", "\"bf16\", \"fp32\"", "\"bf16\"",
+                           "is not in this version for models with latent attention"});
+      return;
+    }
     const std::int64_t in_bf16 = fp8.bf16_layers[0] + fp8.bf16_layers[1];
     if (in_bf16 >= layers) {
       problems_.push_back({"precision.fp8", fmt::format("bf16_layers of {} layers", in_bf16),

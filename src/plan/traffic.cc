@@ -150,10 +150,7 @@ class Count {
     const StageCut& cut = request_.part.cut;
     const AxisRank rank = cut.tensor;
     if (rank.extent == 1) return;
-    const std::int64_t wide = rows_ * model_.hidden;
-    const Moved half = one_way(wide * element_, rank.extent);
-    const Moved gather = cut.sequence_parallel ? half : Moved{};
-    const Moved reduce = cut.sequence_parallel ? half : both_ways(wide, request_.compute, rank);
+    const Moved gather = gathered_rows(model_.hidden), reduce = reduced_rows(model_.hidden);
     // Of what products make, on a GPU: rows of other ranks are on their way while the next are
     // made.
     Moved made = reduce;
@@ -170,6 +167,7 @@ class Count {
       stream += moved(backward_transitions(layer, cut.sequence_parallel), reduce);
       if (request_.recompute == Recompute::kFull)
         stream += moved(recompute_transitions(layer), of_y);
+      if (layer.attention.latent) stream += instead_of_n(*layer.attention.latent);
     });
     // The embedding and its gradient; the head's input and its gradient.
     Moved maxima;
@@ -207,6 +205,30 @@ class Count {
     Moved gradients = partial(Of::kTensorAxis, rank);
     add(Axis::kTensor, "gradients",
         gradients += partial(Of::kSameHeads, {copies, rank.index % copies}));
+  }
+
+  /// Residual rows of so many columns become all rows of the tensor axis, and the other way.
+  [[nodiscard]] Moved gathered_rows(std::int64_t columns) const {
+    const StageCut& cut = request_.part.cut;
+    return cut.sequence_parallel ? one_way(rows_ * columns * element_, cut.tensor.extent) : Moved{};
+  }
+  [[nodiscard]] Moved reduced_rows(std::int64_t columns) const {
+    const StageCut& cut = request_.part.cut;
+    return cut.sequence_parallel ? gathered_rows(columns)
+                                 : both_ways(rows_ * columns, request_.compute, cut.tensor);
+  }
+
+  /// What latents add to a layer in which n of attention travels. W has them; it would gather n.
+  [[nodiscard]] Moved instead_of_n(const LatentConfig& latent) const {
+    const std::int64_t forward = request_.recompute == Recompute::kFull ? 2 : 1;
+    Moved sum;
+    for (const std::int64_t columns : {latent.q_rank, latent.kv_rank, latent.rope_dim}) {
+      sum += forward * gathered_rows(columns);
+      sum += reduced_rows(columns);
+    }
+    if (latent.q_rank == 0) return sum;
+    sum += -(forward + 1) * gathered_rows(model_.hidden);
+    return sum += -1 * reduced_rows(model_.hidden);
   }
 
   /// Of layers whose products are in fp8: norms' outputs travel as codes, products reduce all rows

@@ -7,6 +7,7 @@
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu/gelu.h"
 #include "kernels/glu/glu.h"
+#include "kernels/latent_heads/latent_heads.h"
 #include "kernels/norm/norm.h"
 #include "kernels/projection_norm/projection_norm.h"
 #include "kernels/rope/rope.h"
@@ -103,6 +104,78 @@ MakeOp rope_backward_of(HeadNorm norm) {
       args.dweight_D = operands.f32({operands.size.head_dim()});
     }
     return [args](Context& context) { rope_backward(context, args); };
+  };
+}
+
+/// A third of a head rotates, as in DeepSeek-V3.
+LatentDims latent_dims(const Size& size) {
+  const std::int64_t rope = size.head_dim() / 4;
+  return {2 * rope, rope, 2 * rope};
+}
+LatentRope latent_rope(Operands& operands, const LatentDims& dims) {
+  return {operands.positions(), operands.f32({operands.size.tokens, dims.rope}), true};
+}
+HeadsView latent_heads(Operands& operands, std::int64_t count, std::int64_t head_dim) {
+  return heads_of(operands.typed({operands.size.rows(), count * head_dim}), 0, count, head_dim);
+}
+LatentKeys latent_keys_args(Operands& operands) {
+  const Size& size = operands.size;
+  const LatentDims dims = latent_dims(size);
+  const auto heads = [&] { return latent_heads(operands, size.heads, dims.nope + dims.rope); };
+  return {heads(),
+          heads(),
+          operands.typed({size.rows(), size.heads * (dims.nope + dims.value)}),
+          latent_heads(operands, 1, dims.rope),
+          dims,
+          latent_rope(operands, dims)};
+}
+std::function<void(Context&)> latent_queries_of(Operands& operands) {
+  const Size& size = operands.size;
+  const LatentDims dims = latent_dims(size);
+  const std::int64_t head = dims.nope + dims.rope;
+  const LatentQueries args{latent_heads(operands, size.heads, head),
+                           operands.typed({size.rows(), size.heads * head}), dims,
+                           latent_rope(operands, dims)};
+  return [args](Context& context) { latent_queries(context, args); };
+}
+std::function<void(Context&)> latent_keys_of(Operands& operands) {
+  return [args = latent_keys_args(operands)](Context& context) { latent_keys(context, args); };
+}
+std::function<void(Context&)> latent_keys_backward_of(Operands& operands) {
+  const LatentKeys forward = latent_keys_args(operands);
+  const LatentKeysBackward args{operands.typed(forward.in_TX.shape),
+                                latent_heads(operands, 1, forward.dims.rope),
+                                forward.k,
+                                forward.v,
+                                forward.dims,
+                                forward.rope};
+  return [args](Context& context) { latent_keys_backward(context, args); };
+}
+
+enum class Absorbed : std::uint8_t { kQueries, kValues };
+
+/// Of a token, whose weight is read for it alone.
+MakeOp latent_absorbed_of(Absorbed of) {
+  return [of](Operands& operands) -> std::function<void(Context&)> {
+    const Size& size = operands.size;
+    const LatentDims dims = latent_dims(size);
+    const std::int64_t latent = size.hidden / 4, head = dims.nope + dims.rope;
+    const TensorView w = operands.typed({size.heads * (dims.nope + dims.value), latent});
+    const auto row = [&](std::int64_t head_dim) {
+      return heads_of(operands.typed({1, size.heads * head_dim}), 0, size.heads, head_dim);
+    };
+    const HeadsView rows = row(latent + dims.rope);
+    if (of == Absorbed::kValues) {
+      const LatentAbsorbedValues args{row(dims.value), rows, w, dims};
+      return [args](Context& context) { latent_absorbed_values(context, args); };
+    }
+    const LatentRope rope = latent_rope(operands, dims);
+    const LatentAbsorbedQueries args{rows,
+                                     operands.typed({1, size.heads * head}),
+                                     w,
+                                     dims,
+                                     {rope.positions_T.rows(0, 1), rope.cos_sin_PR, true}};
+    return [args](Context& context) { latent_absorbed_queries(context, args); };
   };
 }
 
@@ -255,6 +328,11 @@ void add_token_ops() {
   add_op("rope_norm_backward", kBothTypes, rope_backward_of(HeadNorm::kRms));
   add_op("norm_none_forward", kBothTypes, norm_forward_of(NormOp::kNone));
   add_op("norm_none_backward", kBothTypes, norm_backward_of(NormOp::kNone));
+  add_op("latent_queries", kBothTypes, latent_queries_of);
+  add_op("latent_keys", kBothTypes, latent_keys_of);
+  add_op("latent_keys_backward", kBothTypes, latent_keys_backward_of);
+  add_op("latent_absorbed_queries", kBothTypes, latent_absorbed_of(Absorbed::kQueries));
+  add_op("latent_absorbed_values", kBothTypes, latent_absorbed_of(Absorbed::kValues));
   add_op("head_dots", kBothTypes, head_dots_of);
   add_op("projection_norm_forward", kBothTypes, projection_norm_forward_of);
   add_op("projection_norm_backward", kBothTypes, projection_norm_backward_of);

@@ -53,6 +53,19 @@ void expect_experts(const ModelConfig& model, const Json& wanted, std::int64_t f
   EXPECT_EQ(model.aux_loss, aux_loss != nullptr && aux_loss->as_bool()) << of;
 }
 
+void expect_latent(const std::optional<LatentConfig>& ours, const Json* wanted,
+                   const std::string& of) {
+  ASSERT_EQ(ours.has_value(), wanted != nullptr) << of;
+  if (wanted == nullptr) return;
+  const auto integer = [&](const char* key) { return wanted->find(key)->as_integer(); };
+  LatentConfig latent{.q_rank = integer("q_rank"), .kv_rank = integer("kv_rank")};
+  latent.nope_dim = integer("nope_dim");
+  latent.rope_dim = integer("rope_dim");
+  latent.value_dim = integer("value_dim");
+  latent.interleaved = wanted->find("interleaved")->as_bool();
+  EXPECT_EQ(*ours, latent) << of;  // the eps of its norms too, whatever rms_norm_eps says
+}
+
 TEST(ModelParse, reads_what_transformers_reads) {
   const Json golden = parse_json(
       read_file(std::filesystem::path(TRIREME_GOLDEN) / "config/models.json"), "models.json");
@@ -101,6 +114,7 @@ TEST(ModelParse, reads_what_transformers_reads) {
             << keys.dump() << i;
       }
     }
+    expect_latent(layer.attention.latent, wanted.find("latent"), keys.dump());
     if (const Json* scale = wanted.find("score_scale")) {
       EXPECT_DOUBLE_EQ(layer.attention.score_scale, scale->as_double()) << keys.dump();
     }
@@ -231,7 +245,7 @@ TEST(ModelParse, a_model_of_another_kind_is_refused_by_name) {
     EXPECT_EQ(problem.message, "not in this version");
     legal(llama(fmt::format(R"("{}":null)", key)));
   }
-  for (const char* type : {"deepseek_v3", "gpt_oss", "gemma2"}) {
+  for (const char* type : {"glm4", "gpt_oss", "gemma2"}) {
     const Problem problem = fault(fmt::format(R"({{"model_type":"{}"}})", type));
     EXPECT_EQ(problem.path, "model.model_type");
     EXPECT_EQ(problem.message, "not in this version");
@@ -517,6 +531,11 @@ TEST(ModelKeys, written_out_they_give_the_same_model) {
        std::string(
            R"({"model_type":"qwen2_moe","num_hidden_layers":4,"decoder_sparse_step":2,"qkv_bias":false,
               "intermediate_size":24,"sliding_window":0})"),
+       std::string(R"({"model_type":"deepseek_v3","scoring_func":"sigmoid","ep_size":1})"),
+       std::string(
+           R"({"model_type":"deepseek_v3","num_hidden_layers":4,"num_key_value_heads":null,"q_lora_rank":null,
+              "num_attention_heads":4,"v_head_dim":256,"rope_interleave":null,"norm_topk_prob":null,
+              "rope_scaling":{"type":"yarn","factor":40,"mscale":1.0,"mscale_all_dim":1.0}})"),
        std::string(R"({"model_type":"gpt2","resid_pdrop":0.1,"n_ctx":1024})")}) {
     const ModelConfig model = legal(text);
     EXPECT_EQ(legal(model_keys_json(model).dump()), model) << text;

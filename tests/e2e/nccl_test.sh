@@ -71,6 +71,16 @@ for streams in eager lazy; do
   of pipeline=2 expert=2 pipeline_schedule=zb-h1
   mesh 4 $streams "${experts[@]}" "${arguments[@]}"
 done
+# Latents and the keys' shared dims are gathered, their gradients reduced.
+latents=(--set model.model_type=deepseek_v3 --set model.num_attention_heads=4 --set model.num_key_value_heads=4 --set model.q_lora_rank=24
+  --set model.kv_lora_rank=16 --set model.qk_nope_head_dim=8 --set model.qk_rope_head_dim=4 --set model.v_head_dim=8 --set model.n_routed_experts=4
+  --set model.n_group=2 --set model.topk_group=1 --set model.num_experts_per_tok=2 --set model.moe_intermediate_size=24
+  --set model.first_k_dense_replace=1 --set model.head_dim=4)
+TRIREME_TRAIN=$cpu ranks 1 base.json "${model[@]}" "${latents[@]}" --set run.directory=cpu-latents
+ends_with "latents: the run on the CPU" 0
+beside=cpu-latents
+of tensor=2 zero_stage=2
+mesh 4 lazy "${latents[@]}" "${arguments[@]}"
 beside=cpu
 
 # Without a graph each transfer is a call: the same bits.
@@ -104,6 +114,8 @@ of pipeline=2 context=2
 as_planned 4 "${arguments[@]}"
 of expert=2 tensor=2 zero_stage=1
 as_planned 4 "${experts[@]}" "${arguments[@]}"
+of tensor=2 pipeline=2 pipeline_schedule=zb-h1
+as_planned 4 "${latents[@]}" "${arguments[@]}"
 
 export TRIREME_TRAIN=$simt
 two=(base.json --set run.device=cuda-host --set batch.micro=1 --set evaluation.interval_steps=0 --set checkpoint.interval_steps=2)

@@ -1,8 +1,8 @@
 """The model cases: odd sizes on purpose, each small enough that its golden is a few hundred KB."""
 
-from transformers import (Gemma3TextConfig, Glm4MoeConfig, GPT2Config, LlamaConfig, Ministral3Config, MinistralConfig, MistralConfig,
-                          MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config,
-                          Qwen3MoeConfig, SmolLM3Config)
+from transformers import (DeepseekV3Config, Gemma3TextConfig, Glm4MoeConfig, GPT2Config, LlamaConfig, Ministral3Config,
+                          MinistralConfig, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Qwen2Config,
+                          Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config)
 
 VOCAB = 307
 TOKENS = 37
@@ -150,7 +150,6 @@ def cases():
         "mixtral": _llama_like(
             MixtralConfig, num_local_experts=7, num_experts_per_tok=2, sliding_window=11, tie_word_embeddings=True,
             **{**_narrow({"rope_type": "default", "rope_theta": 1000000.0}), "intermediate_size": 20}),
-        # q/k norm over all heads (36 and 12 columns), weights not divided, four of six
         # half of each head rotates, groups, a dense layer in front, weights that sum to 1.7, norms of q and k
         "glm4_moe": _llama_like(
             Glm4MoeConfig, **_narrow({"rope_type": "default", "rope_theta": 1000000.0, "partial_rotary_factor": 0.5}),
@@ -161,6 +160,23 @@ def cases():
             Glm4MoeConfig, **_narrow({"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.1}),
             num_nextn_predict_layers=0, moe_intermediate_size=14, n_routed_experts=5, num_experts_per_tok=3,
             n_shared_experts=2, norm_topk_prob=False, attention_bias=True, first_k_dense_replace=0),
+        # latents of queries and of keys and values, dims that turn side by side, yarn that also scales scores, values
+        # narrower than keys, biases, groups of which the best two of each count, a dense layer in front
+        "deepseek_v3": _llama_like(
+            DeepseekV3Config, hidden_size=36, intermediate_size=40, num_attention_heads=4, num_key_value_heads=4,
+            q_lora_rank=22, kv_lora_rank=18, qk_nope_head_dim=10, qk_rope_head_dim=8, v_head_dim=14, attention_bias=True,
+            num_nextn_predict_layers=0, moe_intermediate_size=14, n_routed_experts=12, num_experts_per_tok=3, n_group=4,
+            topk_group=2, first_k_dense_replace=1,
+            rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0, "beta_fast": 4.0, "beta_slow": 0.25,
+                             "original_max_position_embeddings": 16, "mscale": 1.0, "mscale_all_dim": 0.8}),
+        # queries of the input itself, halves that turn, values wider than keys, two shared experts
+        "deepseek_v3_plain": _llama_like(
+            DeepseekV3Config, hidden_size=36, intermediate_size=40, num_attention_heads=4, num_key_value_heads=4,
+            q_lora_rank=None, kv_lora_rank=26, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=16, rope_interleave=False,
+            num_nextn_predict_layers=0, moe_intermediate_size=14, n_routed_experts=8, num_experts_per_tok=2, n_group=2,
+            topk_group=1, n_shared_experts=2, norm_topk_prob=False, routed_scaling_factor=1.3, rms_norm_eps=1e-3,
+            first_k_dense_replace=0, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+        # q/k norm over all heads (36 and 12 columns), weights not divided, four of six
         "olmoe": _llama_like(
             OlmoeConfig, hidden_size=36, intermediate_size=20, num_attention_heads=3, num_key_value_heads=1,
             num_experts=6, num_experts_per_tok=4, norm_topk_prob=False, pad_token_id=None,

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 HERE = pathlib.Path(__file__).resolve().parent
+VERSION = "transformers_version"  # of the library that saved a config: says nothing of the model
 
 
 def json_differences(fresh, committed, where):
@@ -26,7 +27,7 @@ def json_differences(fresh, committed, where):
     elif isinstance(fresh, dict):
         if fresh.keys() != committed.keys():
             return [f"{where}: keys {sorted(fresh.keys() ^ committed.keys())}"]
-        return [d for key in fresh
+        return [d for key in fresh if key != VERSION
                 for d in json_differences(fresh[key], committed[key], f"{where}.{key}")]
     elif isinstance(fresh, list):
         if len(fresh) != len(committed):

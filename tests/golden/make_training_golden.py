@@ -26,8 +26,9 @@ RECIPE = {
     "sequence_length": TOKENS,
 }
 # gpt2 clips at every step; at 2.4 llama_gqa clips at some and not at others.
-CLIP = {"llama_gqa": 2.4, "gpt2": 1.0, "olmo3": 1.0, "gemma3": 1.0, "qwen2_moe": 1.0, "glm4_moe": 1.0}
-BIAS_RATE = {"glm4_moe": 0.01}  # of the experts' choice, once a step
+CLIP = {"llama_gqa": 2.4, "gpt2": 1.0, "olmo3": 1.0, "gemma3": 1.0, "qwen2_moe": 1.0, "glm4_moe": 1.0,
+        "deepseek_v3": 1.0}
+BIAS_RATE = {"glm4_moe": 0.01, "deepseek_v3": 0.01}  # of the experts' choice, once a step
 # case -> the tensors whose final values are kept whole
 TRAINED = {
     "llama_gqa": ("model.norm.weight", "model.layers.0.input_layernorm.weight",
@@ -40,6 +41,8 @@ TRAINED = {
                   "model.layers.0.mlp.experts.3.down_proj.weight"),
     "glm4_moe": ("model.layers.1.mlp.gate.e_score_correction_bias", "model.layers.1.mlp.gate.weight",
                  "model.layers.0.self_attn.k_norm.weight"),
+    "deepseek_v3": ("model.layers.1.mlp.gate.e_score_correction_bias", "model.layers.0.self_attn.q_a_layernorm.weight",
+                    "model.layers.1.self_attn.kv_a_proj_with_mqa.weight"),
     "gpt2": ("transformer.ln_f.bias", "transformer.h.0.mlp.c_fc.bias", "transformer.wpe.weight"),
 }
 MASKED = {"llama_rope_llama3": "rotary positions", "gpt2_untied": "learned positions"}

@@ -90,8 +90,8 @@ struct CachedProblem {
     attention_cached(context, {heads_of(o.view(), 0, c.heads, c.head_dim),
                                heads_of(q.view(), 3, c.heads, c.head_dim),
                                heads_of(k.view(), 0, c.kv_heads, c.head_dim),
-                               heads_of(v.view(), 0, c.kv_heads, c.head_dim), table, sequence,
-                               position, longest, 0.3F, window});
+                               heads_of((latents ? k : v).view(), 0, c.kv_heads, c.head_dim), table,
+                               sequence, position, longest, 0.3F, window});
     context.synchronize();
     return o;
   }
@@ -112,7 +112,7 @@ struct CachedProblem {
       return numbers;
     };
     one.k = head(keys[static_cast<std::size_t>(row.sequence)]);
-    one.v = head(values[static_cast<std::size_t>(row.sequence)]);
+    one.v = head((latents ? keys : values)[static_cast<std::size_t>(row.sequence)]);
     return reference::attention_forward(one).o;
   }
 
@@ -121,10 +121,25 @@ struct CachedProblem {
   TestTensor table{DType::kI32, {1, 1}}, k{DType::kF32, {1, 1}}, v{DType::kF32, {1, 1}};
   std::vector<TestTensor> keys, values;  // of each sequence, in order
   std::int64_t longest = 0, window = 0;
+  bool latents = false;  ///< keys are the values too
 };
 
 const std::vector<CachedProblem::Row> kRows = {{0, 0},  {2, 199}, {1, 63},  {3, 129},
                                                {1, 64}, {0, 4},   {2, 198}, {3, 127}};
+
+void expect_reference(CachedProblem& problem, Isa isa,
+                      const std::vector<CachedProblem::Row>& rows) {
+  const std::vector<double> found = problem.run(isa, 2, rows).values();
+  const std::size_t width = found.size() / rows.size();
+  for (std::size_t t = 0; t < rows.size(); ++t) {
+    expect_close(
+        {found.begin() + static_cast<std::ptrdiff_t>(t * width),
+         found.begin() + static_cast<std::ptrdiff_t>((t + 1) * width)},
+        problem.expected(rows[t]),
+        problem.type == DType::kF32 ? Tolerance{4e-6, 4e-6} : Tolerance{4e-3, 1e-4},
+        fmt::format("row {}, head size {}, window {}", t, problem.c.head_dim, problem.window));
+  }
+}
 
 TEST_P(AttentionCached, equals_the_reference) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
@@ -132,16 +147,25 @@ TEST_P(AttentionCached, equals_the_reference) {
       CachedProblem problem(type, sizes, {5, 70, 200, 130}, 3);
       for (const std::int64_t window : {0, 1, 64, 100}) {
         problem.window = window;
-        const std::vector<double> found = problem.run(GetParam(), 2, kRows).values();
-        const std::size_t width = found.size() / kRows.size();
-        for (std::size_t t = 0; t < kRows.size(); ++t) {
-          expect_close({found.begin() + static_cast<std::ptrdiff_t>(t * width),
-                        found.begin() + static_cast<std::ptrdiff_t>((t + 1) * width)},
-                       problem.expected(kRows[t]),
-                       type == DType::kF32 ? Tolerance{4e-6, 4e-6} : Tolerance{4e-3, 1e-4},
-                       fmt::format("row {}, window {}", t, window));
-        }
+        expect_reference(problem, GetParam(), kRows);
       }
+    }
+  }
+}
+
+TEST_P(AttentionCached, rows_of_latents_are_keys_and_values_of_all_heads) {
+  const std::vector<CachedProblem::Row> rows = {{0, 0}, {1, 69}, {1, 64}, {2, 139}, {0, 4}};
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const std::int64_t head_dim : {256, 258, 576, 1024}) {
+      CachedProblem problem(type, {1, 3, 1, head_dim}, {5, 70, 140}, 3);
+      problem.latents = true;
+      for (const std::int64_t window : {0, 100}) {
+        problem.window = window;
+        expect_reference(problem, GetParam(), rows);
+      }
+      const std::string all = problem.run(GetParam(), 3, rows).bits();
+      const std::size_t width = all.size() / rows.size();
+      EXPECT_EQ(problem.run(GetParam(), 1, {rows[3]}).bits(), all.substr(3 * width, width));
     }
   }
 }
@@ -176,6 +200,16 @@ TEST_P(AttentionCached, refuses_sizes_that_disagree) {
   expect_refused([&] { run(three, 64, 4); }, "sequence");
   expect_refused([&] { run(two, 65, 4); }, "longest");
   expect_refused([&] { run(two, 64, 2); }, "k");
+  const TestTensor wide = TestTensor::random(DType::kF32, {2, 1026}, 1);
+  TestTensor wide_o(DType::kF32, {2, 1026});
+  const auto one_head = [](auto& x) { return heads_of(x.view(), 0, 1, 1026); };
+  Context context = test_context(GetParam());
+  expect_refused(
+      [&] {
+        attention_cached(context, {one_head(wide_o), one_head(wide), one_head(wide), one_head(wide),
+                                   table, two, two, 64});
+      },
+      "attention_cached.q: the head size must be even and from 2 to 1024");
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "kernels/glu/glu.h"
 #include "kernels/grad_norm/grad_norm.h"
 #include "kernels/grouped_gemm/grouped_gemm.h"
+#include "kernels/latent_heads/latent_heads.h"
 #include "kernels/norm/norm.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/rope/rope.h"
@@ -211,6 +212,37 @@ TEST_F(OpWorkTest, a_rotation_moves_its_heads_once) {
   backward.rstd_TH = f32({kT, 2});
   rope_backward(context_, backward);
   expect_work("rope_backward", 0, 3 * 2 * kT * 8);
+}
+
+TEST_F(OpWorkTest, heads_of_latents_move_once_and_their_products_read_a_part_of_the_weight) {
+  constexpr std::int64_t kH = 2, kD = 9, kL = 7;
+  constexpr LatentDims kDims{4, 2, 3};
+  const LatentRope rope{i32({kT}), f32({kT, 2}), true};
+  const auto heads = [&] { return heads_of(bf16({kT, kH * kD}), 0, kH, kD); };
+  const HeadsView q = heads(), k = heads(), v = heads(), r = heads_of(bf16({kT, 2}), 0, 1, 2);
+  const TensorView in_q = bf16({kT, kH * 6}), in_k = bf16({kT, kH * 7});
+  latent_queries(context_, {q, in_q, kDims, rope});
+  expect_work("latent_queries", 0, 2 * kT * kH * (kD + 6));
+  latent_keys(context_, {k, v, in_k, r, kDims, rope});
+  expect_work("latent_keys", 0, 2 * kT * (kH * (2 * kD + 7) + 2));
+  latent_queries_backward(context_, {in_q, q, kDims, rope});
+  expect_work("latent_queries_backward", 0, 2 * kT * kH * 2 * 6);
+  latent_keys_backward(context_, {in_k, r, k, v, kDims, rope});
+  expect_work("latent_keys_backward", 0, 2 * kT * (kH * (2 * 7 + 2) + 2));
+  latent_row(context_, {heads_of(bf16({kT, kL + 2}), 0, 1, kL + 2), bf16({kT, kL}), r, rope});
+  expect_work("latent_row", 0, 2 * kT * 2 * (kL + 2));
+  resize_heads(context_, heads_of(bf16({kT, kH * 5}), 0, kH, 5), q);
+  expect_work("resize_heads", 0, 2 * kT * kH * 2 * 5);
+
+  const TensorView w = bf16({kH * 7, kL});
+  const HeadsView rows = heads_of(bf16({kT, kH * (kL + 2)}), 0, kH, kL + 2);
+  latent_absorbed_queries(context_, {rows, in_q, w, kDims, rope});
+  EXPECT_EQ(trace_.totals()[0].type, DType::kBF16);
+  expect_work("latent_absorbed_queries", 2 * kT * kH * 4 * kL,
+              2 * (kT * kH * (kL + 2 + 6) + kH * 4 * kL));
+  latent_absorbed_values(context_, {heads_of(bf16({kT, kH * 3}), 0, kH, 3), rows, w, kDims});
+  expect_work("latent_absorbed_values", 2 * kT * kH * 3 * kL,
+              2 * (kT * kH * (kL + 3) + kH * 3 * kL));
 }
 
 TEST_F(OpWorkTest, an_activation_moves_its_operands_once) {

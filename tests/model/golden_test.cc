@@ -136,7 +136,7 @@ TEST_P(ModelGoldenCase, b_and_w_apart_give_the_bits_of_bw) {
 // (two), the MLP's activation, the sums of two norms and, before the first layer, one more of the
 // stream.
 TEST(ModelStage, a_micro_batch_that_waits_for_w_takes_little_beside_its_activations) {
-  const ModelGolden golden = read_model_golden(golden_model_cases().front());
+  const ModelGolden golden = read_model_golden("llama_gqa");
   const ModelConfig config = load_model_config(golden.directory);
   const auto bytes = [&](int waiting, Recompute recompute) {
     StageShape shape{golden.batch, golden.tokens, 1, StagePurpose::kTrainingSplit};

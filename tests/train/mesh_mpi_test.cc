@@ -328,6 +328,12 @@ TEST(Mesh, experts_train_as_on_one_rank) {
   table.print();
 }
 
+TEST(Mesh, latents_train_as_on_one_rank) {
+  Table table;
+  table.run(latent_cells(test_world().size()));
+  table.print();
+}
+
 TEST(Mesh, experts_train_in_a_pipeline_as_on_one_rank) {
   const int ranks = test_world().size();
   if (ranks % 2 != 0) return;

@@ -29,6 +29,11 @@ ModelConfig make_config(MeshModel model) {
   const std::string sizes = common + R"("hidden_size": 24, "max_position_embeddings": 64,)";
   const std::string heads =
       R"("num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 40,)";
+  const std::string latents =
+      sizes + R"("model_type": "deepseek_v3", "num_hidden_layers": 2, "num_attention_heads": 4,
+          "num_key_value_heads": 4, "intermediate_size": 40, "n_routed_experts": 12,
+          "num_experts_per_tok": 3, "moe_intermediate_size": 20, "n_group": 3, "topk_group": 2,
+          "first_k_dense_replace": 1, "kv_lora_rank": 14, "qk_rope_head_dim": 4,)";
   switch (model) {
     case MeshModel::kLlama:
       return model_of(sizes + heads + R"("model_type": "llama", "num_hidden_layers": 2)");
@@ -65,6 +70,10 @@ ModelConfig make_config(MeshModel model) {
       return model_of(sizes + heads + R"("model_type": "glm4_moe", "num_hidden_layers": 2,
           "n_routed_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 20,
           "n_group": 3, "topk_group": 2, "use_qk_norm": true, "head_dim": 8)");
+    case MeshModel::kLatents:
+      return model_of(latents + R"("q_lora_rank": 20, "qk_nope_head_dim": 6, "v_head_dim": 6)");
+    case MeshModel::kLatentsOfKeys:
+      return model_of(latents + R"("q_lora_rank": null, "qk_nope_head_dim": 4, "v_head_dim": 10)");
     case MeshModel::kGpt2Sixteens:
       return model_of(common + R"("model_type": "gpt2", "n_embd": 192, "n_layer": 2, "n_head": 12,
           "n_inner": 288, "n_positions": 64)");
@@ -168,6 +177,10 @@ std::string name_of(MeshModel model) {
       return "mixtral";
     case MeshModel::kGlm4Moe:
       return "glm4_moe";
+    case MeshModel::kLatents:
+      return "deepseek_v3";
+    case MeshModel::kLatentsOfKeys:
+      return "deepseek_v3 without a latent of q";
   }
   return "?";
 }
@@ -178,7 +191,8 @@ const ModelConfig& config_of(MeshModel model) {
     for (const MeshModel each : kMeshModels) all.push_back(make_config(each));
     all.push_back(make_config(MeshModel::kSixteens));
     for (const MeshModel each :
-         {MeshModel::kGpt2Sixteens, MeshModel::kQwen2Moe, MeshModel::kMixtral, MeshModel::kGlm4Moe})
+         {MeshModel::kGpt2Sixteens, MeshModel::kQwen2Moe, MeshModel::kMixtral, MeshModel::kGlm4Moe,
+          MeshModel::kLatents, MeshModel::kLatentsOfKeys})
       all.push_back(make_config(each));
     return all;
   }();
@@ -322,6 +336,45 @@ std::vector<MeshCell> expert_cells(int ranks) {
       cell.zero_stage = 2;
       cell.accumulation = 2;
       add(cell);
+    }
+  }
+  return cells;
+}
+
+std::vector<MeshCell> latent_cells(int ranks) {
+  std::vector<MeshCell> cells;
+  int turn = 0;
+  for (const MeshModel model : {MeshModel::kLatents, MeshModel::kLatentsOfKeys}) {
+    for (int mesh = 0; mesh < ranks * ranks * 2; ++mesh) {
+      MeshCell cell;
+      cell.model = model;
+      cell.tensor = mesh % ranks + 1;
+      cell.context = mesh / ranks % ranks + 1;
+      cell.sequence_parallel = mesh / ranks / ranks != 0;
+      if (ranks % (cell.tensor * cell.context) != 0) continue;
+      if (cell.sequence_parallel && cell.tensor == 1) continue;
+      cell.data = ranks / (cell.tensor * cell.context);
+      for (int i = 0; i < 2; ++i) {
+        ++turn;
+        cell.context_method = static_cast<ContextMethod>(cell.context == 1 ? 0 : turn % 3);
+        cell.recompute = static_cast<Recompute>(turn / 2 % 3);
+        cell.accumulation = 1 + turn % 2;
+        cell.zero_stage = turn % 4;
+        cell.expert = turn % 3 == 0 ? 1 : ranks;
+        cell.documents = turn % 4 == 1;
+        cell.bf16 = false;
+        if (legal(cell)) cells.push_back(cell);
+      }
+    }
+    for (const char* schedule : {"1f1b", "zb-h1", "zb-v"}) {
+      MeshCell cell;
+      cell.model = model;
+      cell.pipeline = ranks;
+      cell.schedule = schedule;
+      cell.layers = 2 * ranks;
+      cell.accumulation = 4;
+      cell.recompute = static_cast<Recompute>(++turn % 3);
+      if (ranks > 1 && legal(cell)) cells.push_back(cell);
     }
   }
   return cells;

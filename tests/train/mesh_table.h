@@ -29,6 +29,8 @@ enum class MeshModel : std::uint8_t {
               ///< an auxiliary loss
   kMixtral,   ///< 2 for a token, as weights of one
   kGlm4Moe,   ///< 3 for a token, of 2 groups of 3; a bias that moves; the first layer has none
+  kLatents,   ///< deepseek_v3 whose first layer alone has no experts; heads wider than values
+  kLatentsOfKeys,  ///< without a latent of q; values wider than keys
 };
 inline constexpr MeshModel kMeshModels[] = {
     MeshModel::kLlama, MeshModel::kOneKey, MeshModel::kOlmo3, MeshModel::kGemma3, MeshModel::kGpt2};
@@ -86,6 +88,8 @@ std::vector<MeshCell> meshes_in_turn(int ranks);
 /// Cells of models with experts: every mesh of so many ranks and every extent of experts on it,
 /// other settings in turn.
 std::vector<MeshCell> expert_cells(int ranks);
+/// Of models whose heads come from latents.
+std::vector<MeshCell> latent_cells(int ranks);
 
 /// Variants of a cell that fall into few classes of equal bits: stages of ZeRO, recompute, and the
 /// same twice.

@@ -239,8 +239,9 @@ class Drawing {
     // A bias of the experts' choice moves by counts that an update ahead does not have.
     const Json* weights = given("init.weights");
     const bool biased =
-        situation_.family == "glm4_moe" ||
-        (weights != nullptr && weights->is_string() && weights->as_string().find("glm") < 1000);
+        situation_.family == "glm4_moe" || situation_.family == "deepseek_v3" ||
+        (weights != nullptr && weights->is_string() &&
+         (weights->as_string().find("glm") < 1000 || weights->as_string().find("deepseek") < 1000));
     if (biased && given("parallel.speculative_step") != nullptr) erase("parallel.speculative_step");
     const Json* eps = given("optimizer.eps");
     const Json* decay = given("optimizer.weight_decay");

@@ -90,11 +90,23 @@ Json draw_gpt2(Dice& dice, const Situation& situation, std::int64_t layers) {
   return model;
 }
 
+/// Of DeepSeek-V3: heads come from latents.
+void add_latents(Dice& dice, Json& model) {
+  model["num_key_value_heads"] = *model.find("num_attention_heads");
+  model.erase("head_dim");
+  model["q_lora_rank"] = dice.percent(30) ? Json() : Json(dice.between(1, 40));
+  model["kv_lora_rank"] = dice.between(1, 40);
+  model["qk_nope_head_dim"] = 2 * dice.between(1, 10);
+  model["qk_rope_head_dim"] = 2 * dice.between(1, 6);
+  model["v_head_dim"] = 2 * dice.between(1, 12);
+  if (dice.percent(30)) model["rope_interleave"] = dice.percent(50);
+}
+
 /// The MLP that all tokens share, or that of layers without experts, is as wide as `ffn`.
 void add_experts(Dice& dice, Json& model, const std::string& family) {
   const std::int64_t count = dice.pick<std::int64_t>({1, 2, 3, 4, 6, 8, 9});
   const Json ffn = *model.find("intermediate_size");
-  const bool sigmoid = family == "glm4_moe";
+  const bool deepseek = family == "deepseek_v3", sigmoid = family == "glm4_moe" || deepseek;
   model[sigmoid               ? "n_routed_experts"
         : family == "mixtral" ? "num_local_experts"
                               : "num_experts"] = count;
@@ -111,12 +123,16 @@ void add_experts(Dice& dice, Json& model, const std::string& family) {
   model["first_k_dense_replace"] =
       dice.between(0, model.find("num_hidden_layers")->as_integer() - 1);
   if (dice.percent(30)) model["routed_scaling_factor"] = dice.pick({1.0, 2.5});
-  if (dice.percent(40)) model["use_qk_norm"] = dice.percent(60);
+  if (!deepseek && dice.percent(40)) model["use_qk_norm"] = dice.percent(60);
   if (dice.percent(30)) model["n_shared_experts"] = dice.between(1, 2);
   if (count % 2 == 0 && dice.percent(40)) {
     model["n_group"] = 2;
     model["topk_group"] = dice.between(1, 2);
     model["num_experts_per_tok"] = 1;
+  }
+  if (deepseek) {
+    if (model.find("n_group") == nullptr) model["n_group"] = model["topk_group"] = 1;
+    return add_latents(dice, model);
   }
   // Half of a head rotates where nothing is said, in pairs.
   const Json* given = model.find("head_dim");
@@ -161,7 +177,8 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
   }
   if (dice.percent(20)) model["rope_theta"] = dice.pick<Json>({500000.0, 10000, 2.5});
   const bool biases = family == "llama" || family.starts_with("qwen3") || family == "olmo2" ||
-                      family == "olmoe" || family == "glm4_moe" || layered;
+                      family == "olmoe" || family == "glm4_moe" || family == "deepseek_v3" ||
+                      layered;
   if (biases && dice.percent(25)) model["attention_bias"] = dice.percent(50);
   if (family == "llama" && dice.percent(25)) model["mlp_bias"] = dice.percent(50);
   if (family == "ministral" && dice.percent(60)) {
@@ -188,10 +205,12 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
 }  // namespace
 
 Json draw_model(Dice& dice, std::int64_t vocabulary, Situation& situation) {
-  situation.family = dice.pick<std::string>(
-      {"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "smollm3", "olmo2", "olmo3",
-       "gemma3_text", "gpt2", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe"});
-  situation.experts = situation.family.ends_with("moe") || situation.family == "mixtral";
+  situation.family =
+      dice.pick<std::string>({"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3",
+                              "smollm3", "olmo2", "olmo3", "gemma3_text", "gpt2", "mixtral",
+                              "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3"});
+  situation.experts = situation.family.ends_with("moe") || situation.family == "mixtral" ||
+                      situation.family == "deepseek_v3";
   situation.vocabulary =
       vocabulary > 0 && dice.percent(60)
           ? vocabulary

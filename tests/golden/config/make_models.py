@@ -4,6 +4,7 @@ import json
 import pathlib
 
 from transformers import AutoConfig
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_mscale
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 8192}
@@ -23,6 +24,7 @@ CASES = [
     {"model_type": "mixtral"},
     {"model_type": "olmoe"},
     {"model_type": "glm4_moe", "head_dim": 128},
+    {"model_type": "deepseek_v3"},
     {"model_type": "gpt2"},
     {"model_type": "llama", "num_key_value_heads": 8, "rope_theta": 500000.0, "vocab_size": 128256,
      "max_position_embeddings": 131072, "rope_scaling": LLAMA3, "rms_norm_eps": 1e-5, "tie_word_embeddings": True},
@@ -91,6 +93,35 @@ CASES = [
     {"model_type": "glm4_moe", "num_hidden_layers": 3, "attention_bias": True, "use_qk_norm": True, "head_dim": 64,
      "num_local_experts": 16, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": False,
      "n_shared_experts": 2, "first_k_dense_replace": 2, "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+    # The keys of the published file, but for its quantization.
+    {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": False,
+     "attention_dropout": 0.0, "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"}, "aux_loss_alpha": 0.001,
+     "bos_token_id": 0, "eos_token_id": 1, "ep_size": 1, "first_k_dense_replace": 3, "hidden_act": "silu",
+     "hidden_size": 7168, "initializer_range": 0.02, "intermediate_size": 18432, "kv_lora_rank": 512,
+     "max_position_embeddings": 163840, "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8,
+     "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": True, "num_attention_heads": 128,
+     "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128, "num_nextn_predict_layers": 1,
+     "pretraining_tp": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+     "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+                      "original_max_position_embeddings": 4096, "type": "yarn"},
+     "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "seq_aux": True,
+     "tie_word_embeddings": False, "topk_group": 4, "topk_method": "noaux_tc", "torch_dtype": "bfloat16",
+     "transformers_version": "4.33.1", "use_cache": True, "v_head_dim": 128, "vocab_size": 129280},
+    # Moonlight's: queries without a latent.
+    {"model_type": "deepseek_v3", "hidden_size": 2048, "intermediate_size": 11264, "moe_intermediate_size": 1408,
+     "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": None, "n_group": 1,
+     "topk_group": 1, "n_routed_experts": 64, "num_experts_per_tok": 6, "n_shared_experts": 2, "first_k_dense_replace": 1,
+     "routed_scaling_factor": 2.446, "rms_norm_eps": 1e-5, "rope_theta": 50000.0, "vocab_size": 163840,
+     "max_position_embeddings": 8192, "num_nextn_predict_layers": 0},
+    {"model_type": "deepseek_v3", "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": None,
+     "num_local_experts": 16, "num_mtp_layers": 2, "qk_nope_head_dim": 20, "qk_rope_head_dim": 12, "v_head_dim": 40,
+     "kv_lora_rank": 33, "q_lora_rank": 7, "rope_interleave": False, "norm_topk_prob": None, "attention_bias": True,
+     "head_dim": 12, "first_k_dense_replace": 2,
+     "rope_parameters": {"rope_type": "yarn", "rope_theta": 7e3, "factor": 4.0, "mscale_all_dim": 0.707,
+                         "original_max_position_embeddings": 512}},
+    {"model_type": "deepseek_v3", "num_hidden_layers": 1, "rope_interleave": None,
+     "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5, "mscale": 2.0,
+                      "original_max_position_embeddings": 512}},
     {"model_type": "gpt2", "n_embd": 1024, "n_head": 16, "n_layer": 24, "n_positions": 2048, "n_inner": 3000},
     {"model_type": "gpt2", "hidden_size": 96, "num_attention_heads": 3, "num_hidden_layers": 2,
      "max_position_embeddings": 64, "layer_norm_epsilon": 1e-6, "tie_word_embeddings": False},
@@ -105,10 +136,10 @@ def token(value):
 
 
 def experts(c):
-    if c.model_type == "glm4_moe":
+    if c.model_type in ("glm4_moe", "deepseek_v3"):
         return {
             "count": c.n_routed_experts, "chosen": c.num_experts_per_tok, "ffn": c.moe_intermediate_size,
-            "normalized": c.norm_topk_prob, "shared": c.n_shared_experts * c.moe_intermediate_size,
+            "normalized": bool(c.norm_topk_prob), "shared": c.n_shared_experts * c.moe_intermediate_size,
             "groups": c.n_group, "groups_chosen": c.topk_group, "scale": c.routed_scaling_factor,
             "layers": [int(i >= c.first_k_dense_replace) for i in range(c.num_hidden_layers)],
         }
@@ -145,8 +176,14 @@ def read(keys):
         model["rotates"] = c.no_rope_layers[:c.num_hidden_layers]
     if c.model_type in ("smollm3", "ministral", "olmo3", "gemma3_text", "qwen2_moe"):
         model["windows"] = [c.sliding_window if kind == "sliding_attention" else 0 for kind in c.layer_types]
-    if c.model_type in ("qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "glm4_moe"):
+    if c.model_type in ("qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "glm4_moe", "deepseek_v3"):
         model["experts"] = experts(c)
+    if c.model_type == "deepseek_v3":
+        model["latent"] = {
+            "q_rank": c.q_lora_rank or 0, "kv_rank": c.kv_lora_rank, "nope_dim": c.qk_nope_head_dim,
+            "rope_dim": c.qk_rope_head_dim, "value_dim": c.v_head_dim, "interleaved": bool(c.rope_interleave)}
+        model["head_dim"] = max(c.qk_head_dim, c.v_head_dim)  # as attention computes heads; theirs is qk_rope_head_dim
+        model["score_scale"] = yarn_apply_mscale(c.rope_parameters, c.qk_head_dim ** -0.5)
     if c.model_type == "gemma3_text":
         model["score_scale"] = c.query_pre_attn_scalar ** -0.5
     if "full_attention" in (c.rope_parameters if not gpt2 else {}):
