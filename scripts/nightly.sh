@@ -121,7 +121,8 @@ check tests/mutation/mutate_kernels.py --build build/nightly-simt --planted
 section "PTX of the kernels: sums of tensor cores, worst approximations, single edits; kernels of other projects"
 if command -v nvcc >/dev/null || scripts/setup.sh --cuda; then
   simt=build/nightly-simt
-  check cmake --build $simt --target kernels_ptx_tests kernels_ptx_fmad_tests train train_ptx
+  check cmake --build $simt --target kernels_simt_tests kernels_ptx_tests kernels_ptx_fmad_tests train train_ptx
+  check ctest --test-dir $simt --output-on-failure --label-regex '^night$'
   check tests/e2e/cuda_host_test.sh $simt/train $simt/train_ptx
   check $simt/kernels_ptx_fmad_tests --gtest_filter=-Simd*:*OpWork*:*Product*
   check env TRIREME_PTX_SUMS=tensor-core TRIREME_TEST_ALIGNED=1 $simt/kernels_ptx_fmad_tests --gtest_filter=-Simd*:*OpWork*:*Product*

@@ -2,7 +2,7 @@
 # Sets up, builds and tests.
 #
 #   scripts/test.sh                         what proves most for its time: 12 minutes on two cores, from nothing
-#   scripts/test.sh --all [ctest options]   every test, under 40 minutes; what CI runs
+#   scripts/test.sh --all [ctest options]   every test but those of label `night`, under 40 minutes; what CI runs
 #
 #   --preset NAME   of CMakePresets.json (cpu-release), before --all
 #
@@ -18,7 +18,7 @@ if [ "${1-}" = --preset ] && [ $# -ge 2 ]; then
 fi
 if [ "${1-}" = --all ]; then
   shift
-  targets=() choice=("$@")
+  targets=() choice=(--label-exclude '^night$' "$@")
 elif [ $# -gt 0 ]; then
   echo "scripts/test.sh: $1: not known (--help); options of ctest follow --all" >&2
   exit 2

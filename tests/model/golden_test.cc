@@ -178,6 +178,40 @@ TEST_P(ModelGoldenCase, logits_with_a_cache_equal_float64) {
   }
 }
 
+// Of latents a prompt expands its own, a later part of it what the cache has too, and a token by
+// itself meets the cache as it lies.
+TEST(LatentCache, a_long_prompt_has_the_logits_of_its_tokens_fed_otherwise) {
+  constexpr std::int64_t kTokens = 300;
+  for (const char* name : {"deepseek_v3", "deepseek_v3_plain"}) {
+    const ModelGolden golden = read_model_golden(name);
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      ModelFixture model(load_model_config(golden.directory), {1, 1, 1, StagePurpose::kEvaluation},
+                         compute);
+      model.load(golden.directory / "model.safetensors");
+      std::vector<std::int32_t> ids(kTokens);
+      for (std::int64_t i = 0; i < kTokens; ++i)
+        ids[static_cast<std::size_t>(i)] =
+            narrow<std::int32_t>((i * i * 7 + 3 * i) % model.config.vocab_size);
+      const auto logits = [&](std::int64_t rows, std::int64_t prompt) {
+        Decoder decoder(model.context, model.config, model.params, model.store,
+                        {kTokens, 1, 0, rows});
+        const std::span<const std::int32_t> all(ids);
+        if (prompt > 0) (void)feed(decoder, all.first(static_cast<std::size_t>(prompt)));
+        const auto found = feed(decoder, all.subspan(static_cast<std::size_t>(prompt)));
+        return std::vector<double>(found.begin(), found.end());
+      };
+      const std::vector<double> whole = logits(kTokens, 0);
+      const double limit = compute == DType::kF32 ? 5e-6 : 6e-2;
+      for (const auto& [rows, prompt] :
+           {std::pair<std::int64_t, std::int64_t>{kTokens, 140}, {130, 0}, {130, 267}, {11, 0}}) {
+        const std::vector<double> found = logits(rows, prompt);
+        EXPECT_LE(relative_error_max(std::vector<float>(found.begin(), found.end()), whole), limit)
+            << name << ", " << rows << " rows, a prompt of " << prompt;
+      }
+    }
+  }
+}
+
 TEST_P(ModelGoldenCase, bf16_stays_near_float64) {
   const ModelGolden golden = read_model_golden(GetParam());
   const OwnedBatch batch(golden.batch, golden.tokens, golden.input_ids, golden.targets);

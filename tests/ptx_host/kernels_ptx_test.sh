@@ -28,9 +28,6 @@ if [ -f "$build/kernels_simt_aligned.bits" ] && command -v python3 >/dev/null; t
 else
   echo "bits are not compared: kernels_simt_aligned has not run, or there is no python3"
 fi
-if command -v python3 >/dev/null; then
-  check "docs/gpu_evidence.md is what the records say" "$root/scripts/gpu_evidence.py" --check
-fi
 (filter="--gtest_filter=*tensor_core*" && tests kernels_ptx_tests TRIREME_PTX_SUMS=tensor-core)
 check "fp8 products with a tensor core's sums" [ $? = 0 ]
 
