@@ -197,17 +197,18 @@ void experts_to_activation(const LayerPass& pass, const BlockWeights& weights,
   experts.first_product(scratch.n_TC);
 }
 
-/// From there to y in scratch.branch.
+/// From there to y in scratch.branch: rows travel home during the shared MLP's last product.
 void leave_experts(const LayerPass& pass, const BlockWeights& weights, const BlockActivations& acts,
                    const BlockForwardScratch& scratch) {
   const bool shared = pass.config.mlp.ffn > 0;
   const TensorView& y_TC = scratch.branch_TC;
+  ExpertsForward experts(pass, weights.experts, acts.experts);
+  experts.last_product();
   if (shared)
     pass.linear_forward(y_TC, scratch.act_TF, weights.mlp.out);
   else
     clear_others(pass, y_TC);
-  ExpertsForward(pass, weights.experts, acts.experts)
-      .last_product(y_TC, shared ? Accumulate::kYes : Accumulate::kNo);
+  experts.combine(y_TC, shared ? Accumulate::kYes : Accumulate::kNo);
   reduce_experts(pass, y_TC);
 }
 
@@ -285,31 +286,31 @@ ExpertsBackward experts_of(const LayerPass& pass, const BlockBackwardArgs& of) {
   return {pass, of.sink, of.params.experts, of.acts.experts, of.gradients.experts};
 }
 
-/// B of a branch with experts, to the gradient of the stream before it; ds_TC is written.
+/// B of a branch with experts, to the gradient of the stream before it; ds_TC is written. Gradients
+/// travel while the shared MLP computes: to experts during its last product's, home during its
+/// first's.
 void experts_backward_input(const LayerPass& pass, const BlockWeights& weights,
                             const BlockBackwardArgs& args, TensorView ds_TC) {
   const MlpBackward mlp = mlp_of(pass, args);
   const ExpertsBackward experts = experts_of(pass, args);
   const TensorView& dn_TC = mlp.left.n_TC;
-  const bool shared = pass.config.mlp.ffn > 0;
-  if (!shared) {
-    clear_others(pass, dn_TC);
-  } else {
-    Pending dy = mlp.start(weights.mlp);
-    if (pass.config.experts->shared_gate) {
-      const WeightedGlu glu = shared_glu(pass, args.acts);
-      mlp.out_input(mlp.left.act_TF, std::move(dy), weights.mlp);
-      weighted_glu_backward(pass.context, mlp.left.din_TX, args.gradients.experts.dgate_T,
-                            mlp.left.act_TF, mlp.left.act_TF, glu);
-      mlp.in_input(weights.mlp);
-      shared_gate_backward(pass, weights.experts, args.acts.experts, args.gradients.experts, dn_TC,
-                           ds_TC);
-    } else {
-      mlp_backward(mlp, weights.mlp, std::move(dy));
-      mlp.in_input(weights.mlp);
-    }
+  const bool shared = pass.config.mlp.ffn > 0, gated = pass.config.experts->shared_gate;
+  Pending to_experts = experts.start(mlp.left.dy_TC);
+  if (shared && gated) {
+    mlp.out_input(mlp.left.act_TF, mlp.start(weights.mlp), weights.mlp);
+    weighted_glu_backward(pass.context, mlp.left.din_TX, args.gradients.experts.dgate_T,
+                          mlp.left.act_TF, mlp.left.act_TF, shared_glu(pass, args.acts));
+  } else if (shared) {
+    mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp));
   }
-  experts.input(weights.experts, mlp.left.dy_TC, dn_TC,
+  ExpertsBackward::GoingHome going_home =
+      experts.products(weights.experts, mlp.left.dy_TC, std::move(to_experts));
+  if (!shared) clear_others(pass, dn_TC);
+  if (shared) mlp.in_input(weights.mlp);
+  if (shared && gated)
+    shared_gate_backward(pass, weights.experts, args.acts.experts, args.gradients.experts, dn_TC,
+                         ds_TC);
+  experts.input(weights.experts, std::move(going_home), dn_TC,
                 shared ? Accumulate::kYes : Accumulate::kNo);
   reduce_experts(pass, dn_TC);
   mlp.norm(weights.mlp, ds_TC);

@@ -166,7 +166,8 @@ void ExpertsForward::start(ConstTensorView n_TC, Count count) {
 
 namespace {
 
-/// What the experts of this rank work on: rows of tokens that have come, or of home tokens.
+/// What the experts of this rank work on: rows of tokens that have come, or of home tokens, which
+/// need not be given where only their choice is asked for.
 struct ExpertTokens {
   ConstTensorView x_TC, chosen_Tk, weights_Tk;
   TensorView slot_row;
@@ -174,14 +175,14 @@ struct ExpertTokens {
 };
 
 ExpertTokens tokens_of(const LayerPass& pass, const ExpertsActivations& acts,
-                       ConstTensorView home_SC, ConstTensorView received_RC) {
+                       ConstTensorView received_RC, ConstTensorView home_SC = {}) {
   if (travels(pass)) {
     const std::int64_t tokens = acts.route->received_tokens();
     return {first(received_RC, tokens), first(ConstTensorView(acts.chosen_Rk), tokens),
             first(ConstTensorView(acts.weights_Rk), tokens), first(acts.slot_row, tokens),
             pass.experts->axis.ranks()};
   }
-  const std::int64_t tokens = home_SC.shape[0];
+  const std::int64_t tokens = home_range(pass.tensor, pass.tokens()).size;
   return {home_SC, first(ConstTensorView(acts.chosen_Sk), tokens),
           first(ConstTensorView(acts.weights_Sk), tokens), first(acts.slot_row, tokens), 1};
 }
@@ -192,15 +193,20 @@ WeightedGlu glu_of(const LayerPass& pass, const ExpertsActivations& acts,
           acts.row_slot, acts.begins};
 }
 
-/// Of each slot of home tokens: rows that this rank's experts have made, at home.
+Pending start_home(const LayerPass& pass, const ExpertsActivations& acts, TensorView rows,
+                   TensorView home) {
+  if (!travels(pass)) return {};
+  return pass.experts->axis.start_return(*acts.route, places_of(pass), home, rows);
+}
+
+/// Of each slot of home tokens: rows that experts have made, at home.
 struct HomeRows {
   ConstTensorView rows, slot_row;
 };
-
-HomeRows bring_home(const LayerPass& pass, const ExpertsActivations& acts, TensorView rows,
-                    TensorView home, std::int64_t tokens) {
+HomeRows at_home(const LayerPass& pass, const ExpertsActivations& acts, TensorView rows,
+                 TensorView home) {
+  const std::int64_t tokens = home_range(pass.tensor, pass.tokens()).size;
   if (!travels(pass)) return {rows, first(acts.slot_row, tokens)};
-  pass.experts->axis.start_return(*acts.route, places_of(pass), home, rows).wait();
   return {home, first(acts.route_tables.home_slot_row, tokens)};
 }
 
@@ -211,7 +217,7 @@ void ExpertsForward::first_product(ConstTensorView n_TC) {
   const std::int64_t k = pass_.config.experts->chosen;
   chosen_.wait();
   const ConstTensorView n = home_rows(pass_, n_TC);
-  const ExpertTokens tokens = tokens_of(pass_, acts_, n, acts_.x_RC);
+  const ExpertTokens tokens = tokens_of(pass_, acts_, acts_.x_RC, n);
   ConstTensorView sources = acts_.route_tables.sources;
   if (!travels(pass_)) sources = constant(context, {0, static_cast<std::int32_t>(n.shape[0])});
   const int here = pass_.experts->axis.cut().expert.index;
@@ -225,43 +231,66 @@ void ExpertsForward::first_product(ConstTensorView n_TC) {
   weights_under_way_.wait();
 }
 
-void ExpertsForward::last_product(TensorView y_TC, Accumulate accumulate) const {
+void ExpertsForward::last_product() {
   Context& context = pass_.context;
   const ExpertsScratch& scratch = pass_.experts->scratch;
-  const TensorView y = home_rows(pass_, y_TC);
-  const ExpertTokens tokens = tokens_of(pass_, acts_, ConstTensorView(y), acts_.x_RC);
+  const ExpertTokens tokens = tokens_of(pass_, acts_, acts_.x_RC);
   weighted_glu_forward(context, scratch.h_RF, glu_of(pass_, acts_, tokens));
   grouped_gemm(context, {scratch.rows_RC, scratch.h_RF, weights_.out, Transpose::kYes, acts_.begins,
                          tokens.sources, "experts_out"});
-  const HomeRows home = bring_home(pass_, acts_, scratch.rows_RC, scratch.home_rows, y.shape[0]);
-  combine_rows(context, y, home.rows, home.slot_row,
+  home_ = start_home(pass_, acts_, scratch.rows_RC, scratch.home_rows);
+}
+
+void ExpertsForward::combine(TensorView y_TC, Accumulate accumulate) {
+  const ExpertsScratch& scratch = pass_.experts->scratch;
+  const TensorView y = home_rows(pass_, y_TC);
+  const HomeRows home = at_home(pass_, acts_, scratch.rows_RC, scratch.home_rows);
+  home_.wait();
+  combine_rows(pass_.context, y, home.rows, home.slot_row,
                accumulate == Accumulate::kYes ? ConstTensorView(y) : ConstTensorView());
 }
 
-void ExpertsBackward::input(const ExpertsWeights& weights, ConstTensorView dy_TC, TensorView dn_TC,
-                            Accumulate accumulate) const {
-  Context& context = pass.context;
+Pending ExpertsBackward::start(ConstTensorView dy_TC) const {
+  if (!travels(pass)) return {};
   const ExpertsPass& experts = *pass.experts;
-  const ExpertsScratch& scratch = experts.scratch;
+  return experts.axis.start_dispatch(pass.context, *acts.route, acts.route_tables, left.dy_RC,
+                                     home_rows(pass, dy_TC), experts.scratch.sent);
+}
+
+ExpertsBackward::GoingHome ExpertsBackward::products(const ExpertsWeights& weights,
+                                                     ConstTensorView dy_TC, Pending dy) const {
+  Context& context = pass.context;
+  const ExpertsScratch& scratch = pass.experts->scratch;
   const std::int64_t k = pass.config.experts->chosen;
-  const ConstTensorView dy = home_rows(pass, dy_TC);
-  const TensorView dn = home_rows(pass, dn_TC);
-  const std::int64_t home = dy.shape[0];
-  if (travels(pass))
-    experts.axis
-        .start_dispatch(context, *acts.route, acts.route_tables, left.dy_RC, dy, scratch.sent)
-        .wait();
-  const ExpertTokens tokens = tokens_of(pass, acts, dy, left.dy_RC);
+  dy.wait();
+  const ExpertTokens tokens = tokens_of(pass, acts, left.dy_RC, home_rows(pass, dy_TC));
   gather_rows(context, scratch.rows_RC, tokens.x_TC, acts.row_slot, acts.begins, k);
   grouped_gemm(context, {left.h_RF, scratch.rows_RC, weights.out, Transpose::kNo, acts.begins,
                          tokens.sources, "experts_out_dx"});
   weighted_glu_backward(context, left.din_RX, scratch.dweights_R, left.h_RF, left.h_RF,
                         glu_of(pass, acts, tokens));
+  GoingHome under_way;
+  under_way.dweights =
+      start_home(pass, acts, scratch.dweights_R.reshape({scratch.dweights_R.count(), 1}),
+                 scratch.home_dweights);
   grouped_gemm(context, {scratch.rows_RC, left.din_RX, weights.in, Transpose::kNo, acts.begins,
                          tokens.sources, "experts_in_dx"});
+  under_way.rows = start_home(pass, acts, scratch.rows_RC, scratch.home_rows);
+  return under_way;
+}
 
-  const TensorView dweights_R1 = scratch.dweights_R.reshape({scratch.dweights_R.count(), 1});
-  const HomeRows of_weights = bring_home(pass, acts, dweights_R1, scratch.home_dweights, home);
+void ExpertsBackward::input(const ExpertsWeights& weights, GoingHome under_way, TensorView dn_TC,
+                            Accumulate accumulate) const {
+  Context& context = pass.context;
+  const ExpertsPass& experts = *pass.experts;
+  const ExpertsScratch& scratch = experts.scratch;
+  const std::int64_t k = pass.config.experts->chosen;
+  const TensorView dn = home_rows(pass, dn_TC);
+  const std::int64_t home = dn.shape[0];
+  const HomeRows of_weights =
+      at_home(pass, acts, scratch.dweights_R.reshape({scratch.dweights_R.count(), 1}),
+              scratch.home_dweights);
+  under_way.dweights.wait();
   const std::int64_t parts = of_weights.slot_row.shape[1] / k;
   const TensorView dweights = first(scratch.dweights_Sk, home);
   combine_rows(context, dweights.reshape({home * k, 1}), of_weights.rows,
@@ -274,7 +303,7 @@ void ExpertsBackward::input(const ExpertsWeights& weights, ConstTensorView dy_TC
   router.dweights_Tk = dweights;
   router.rule = rule_of(*pass.config.experts);
   router.sequence_tokens = experts.sequence_tokens;
-  router.first_token = home_range(pass.tensor, dy_TC.shape[0]).begin;
+  router.first_token = home_range(pass.tensor, pass.tokens()).begin;
   router.z = experts.balance.z_factor;
   if (experts.balance.aux_factor != 0) router.balance_BE = acts.balance_BE;
   router_backward(context, router);
@@ -284,7 +313,8 @@ void ExpertsBackward::input(const ExpertsWeights& weights, ConstTensorView dy_TC
     const BatchInvariance alone(context, true);
     linear_backward_input(context, of_router, router.dlogits_TE, weights.router);
   }
-  const HomeRows rows = bring_home(pass, acts, scratch.rows_RC, scratch.home_rows, home);
+  const HomeRows rows = at_home(pass, acts, scratch.rows_RC, scratch.home_rows);
+  under_way.rows.wait();
   const bool adds = accumulate == Accumulate::kYes;
   combine_rows(context, adds ? of_router : dn, rows.rows, rows.slot_row, of_router);
   if (adds) trireme::accumulate(context, dn, of_router);
@@ -315,8 +345,8 @@ void ExpertsBackward::weight(ConstTensorView n_TC, ConstTensorView dy_TC) const 
     args.b_RN = in ? ConstTensorView(rows) : of_rows;
     grouped_gemm_weights(context, args);
   };
-  const ExpertTokens of_x = tokens_of(pass, acts, n, acts.x_RC),
-                     of_dy = tokens_of(pass, acts, dy, left.dy_RC);
+  const ExpertTokens of_x = tokens_of(pass, acts, acts.x_RC, n),
+                     of_dy = tokens_of(pass, acts, left.dy_RC, dy);
   product(params.in, 2, left.din_RX, of_x.x_TC, of_x.sources, "experts_in_dw");
   product(params.out, 1, left.h_RF, of_dy.x_TC, of_dy.sources, "experts_out_dw");
 }

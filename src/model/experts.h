@@ -145,8 +145,10 @@ class ExpertsForward {
   void start(ConstTensorView n_TC, Count count);
   /// Up to acts.in.
   void first_product(ConstTensorView n_TC);
+  /// Rows of the last product, and those that travel on their way home.
+  void last_product();
   /// The home rows of y [T, C] = or +=; other rows are not touched.
-  void last_product(TensorView y_TC, Accumulate accumulate) const;
+  void combine(TensorView y_TC, Accumulate accumulate);
 
  private:
   void route(ConstTensorView n_SC, Count count);
@@ -155,9 +157,10 @@ class ExpertsForward {
   const LayerPass& pass_;
   const ExpertsWeights& weights_;
   const ExpertsActivations& acts_;
-  Pending x_, chosen_, weights_under_way_;
+  Pending x_, chosen_, weights_under_way_, home_;
 };
 
+/// B of one layer in parts, between which gradients travel; W.
 struct ExpertsBackward {
   const LayerPass& pass;
   const Gradients& sink;
@@ -165,8 +168,16 @@ struct ExpertsBackward {
   const ExpertsActivations& acts;
   const ExpertsGradients& left;
 
-  /// From dy [T, C], whose home rows are read, to the home rows of dn, = or +=.
-  void input(const ExpertsWeights& weights, ConstTensorView dy_TC, TensorView dn_TC,
+  /// The home rows of dy [T, C] on their way to the experts.
+  [[nodiscard]] Pending start(ConstTensorView dy_TC) const;
+  /// Gradients of the rows that experts have read, and of their weights, on their way home.
+  struct GoingHome {
+    Pending rows, dweights;
+  };
+  [[nodiscard]] GoingHome products(const ExpertsWeights& weights, ConstTensorView dy_TC,
+                                   Pending dy) const;
+  /// The home rows of dn [T, C], = or +=.
+  void input(const ExpertsWeights& weights, GoingHome under_way, TensorView dn_TC,
              Accumulate accumulate) const;
   /// `n`, `dy` [T, C] have the home rows.
   void weight(ConstTensorView n_TC, ConstTensorView dy_TC) const;

@@ -213,7 +213,7 @@ EDITS = [
      "counted(stage.split(scope == BalanceScope::kGlobal ? 0 : data_rank(stage.rank(), part))),",
      "counted(stage.split(scope == BalanceScope::kGlobal ? 0 : stage.rank())),"),
     ("src/model/experts.cc", "backward's tokens counted from the first",
-     "router.first_token = home_range(pass.tensor, dy_TC.shape[0]).begin;", "router.first_token = 0;"),
+     "router.first_token = home_range(pass.tensor, pass.tokens()).begin;", "router.first_token = 0;"),
     ("src/model/experts.cc", "every rank of the tensor axis routes all tokens",
      "return even_slice(tokens, tensor.extent(), tensor.rank().index);", "return even_slice(tokens, 1, 0);"),
     ("src/model/param_table.cc", "a router's gradient not summed over the tensor axis",
