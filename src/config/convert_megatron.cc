@@ -386,6 +386,17 @@ class MegatronRun {
     }
     const std::string type = a_.text("--moe-router-load-balancing-type").value_or("aux_loss");
     const bool aux = type == "aux_loss" || type == "seq_aux_loss" || type == "global_aux_loss";
+    if (a_.has("--moe-router-enable-expert-bias")) {
+      draft_.set("moe.balance", "bias", "--moe-router-enable-expert-bias");
+      draft_.erase("moe.aux_coefficient");
+      if (aux && a_.real("--moe-aux-loss-coeff").value_or(0) > 0)
+        draft_.remark(
+            "--moe-router-load-balancing-type {} beside --moe-router-enable-expert-bias: the bias "
+            "alone balances here",
+            type);
+      return;
+    }
+    draft_.erase("moe.bias_rate");
     if (!aux || a_.real("--moe-aux-loss-coeff").value_or(0) == 0) {
       draft_.erase("moe.aux_coefficient");
       if (!aux && type != "none")

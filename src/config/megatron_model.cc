@@ -12,19 +12,51 @@ namespace {
 struct Refused {
   std::string_view name, what;
 };
+constexpr std::int64_t kLayersMax = 4096;  // of any model
 constexpr Refused kRefused[] = {
     {"--apply-residual-connection-post-layernorm", "residuals behind the norms"},
     {"--moe-input-jitter-eps", "noise in the router's input"},
-    {"--moe-router-enable-expert-bias", "a bias of the experts' choice"},
-    {"--moe-router-num-groups", "groups of experts"},
-    {"--moe-router-topk-scaling-factor", "scaled weights of experts"},
     {"--mtp-num-layers", "prediction of several tokens"},
-    {"--multi-latent-attention", "latent attention"},
     {"--qk-l2-norm", "L2 norms of q and k"},
     {"--quick-geglu", "quick GEGLU"},
     {"--squared-relu", "squared ReLU"},
     {"--window-size", "attention in a window"},
 };
+
+/// "[0]*3+[1]*58", "([1,0]*2)": which layers have experts; nothing where it is no such list.
+std::optional<std::vector<bool>> read_layer_list(std::string_view text) {
+  std::vector<bool> layers;
+  std::size_t at = 0;
+  const auto here = [&](char c) {
+    while (at < text.size() && (text[at] == ' ' || text[at] == '(' || text[at] == ')')) ++at;
+    if (at == text.size() || text[at] != c) return false;
+    ++at;
+    return true;
+  };
+  do {
+    if (!here('[')) return std::nullopt;
+    std::vector<bool> part;
+    do {
+      const bool one = here('1');
+      if (!one && !here('0')) return std::nullopt;
+      part.push_back(one);
+    } while (here(','));
+    if (!here(']')) return std::nullopt;
+    std::size_t times = 1;
+    if (here('*')) {
+      times = 0;
+      for (; at < text.size() && text[at] >= '0' && text[at] <= '9' &&
+             times < std::size_t{kLayersMax};
+           ++at)
+        times = 10 * times + static_cast<std::size_t>(text[at] - '0');
+    }
+    if (layers.size() + times * part.size() > std::size_t{kLayersMax}) return std::nullopt;
+    for (; times > 0; --times) layers.insert(layers.end(), part.begin(), part.end());
+  } while (here('+'));
+  (void)here('\0');
+  if (at != text.size()) return std::nullopt;
+  return layers;
+}
 
 class MegatronModel {
  public:
@@ -34,6 +66,7 @@ class MegatronModel {
   void convert() {
     if (!read_sizes()) return;
     read_traits();
+    latent_ = arguments_.has("--multi-latent-attention");
     if (const auto count = arguments_.size("--num-experts")) read_experts(*count);
     const std::string missing = no_family();
     if (!missing.empty())
@@ -113,14 +146,36 @@ class MegatronModel {
     shared_ffn_ = arguments_.size("--moe-shared-expert-intermediate-size").value_or(0);
     normalized_ = !arguments_.has("--moe-router-pre-softmax");
     family_ = shared_ffn_ > 0 ? Family::kQwen2Moe : qk_norm_ ? Family::kQwen3Moe : Family::kMixtral;
-    // Every so-manieth layer from the first on.
+    sigmoid_ = arguments_.text("--moe-router-score-function").value_or("softmax") == "sigmoid";
+    if (sigmoid_) family_ = latent_ ? Family::kDeepseekV3 : Family::kGlm4Moe;
+    // Every so-manieth layer from the first on, or a list.
     const std::string every = arguments_.text("--moe-layer-freq").value_or("1");
-    const bool number = every.find_first_not_of("0123456789") == std::string::npos;
-    layer_step_ = number ? arguments_.size("--moe-layer-freq").value_or(1) : 0;
+    if (every.find_first_not_of("0123456789") != std::string::npos) {
+      if (const auto list = read_layer_list(every)) with_experts_ = *list;
+      return;
+    }
+    const std::int64_t step = arguments_.size("--moe-layer-freq").value_or(1);
+    for (std::int64_t i = 0; i < std::min(layers_, kLayersMax); ++i)
+      with_experts_.push_back(i % step == 0);
+  }
+  /// Layers without experts in front of all that have them; nothing where others are behind.
+  [[nodiscard]] std::optional<std::int64_t> dense_in_front() const {
+    const auto first = std::find(with_experts_.begin(), with_experts_.end(), true);
+    if (std::find(first, with_experts_.end(), false) != with_experts_.end()) return std::nullopt;
+    return first - with_experts_.begin();
   }
 
   /// What no family with experts has; "" where `family_` has all.
   [[nodiscard]] std::string no_family_of_experts() const {
+    if (std::ssize(with_experts_) != layers_)
+      return "a list of that form for its layers with experts (--moe-layer-freq)";
+    if (sigmoid_) return no_family_of_sigmoid();
+    for (const char* of_sigmoid :
+         {"--moe-router-enable-expert-bias", "--moe-router-num-groups",
+          "--moe-router-topk-scaling-factor", "--multi-latent-attention"}) {
+      if (arguments_.has(of_sigmoid))
+        return fmt::format("{} beside scores by softmax (--moe-router-score-function)", of_sigmoid);
+    }
     const bool qwen2 = family_ == Family::kQwen2Moe, mixtral = family_ == Family::kMixtral;
     if (bias_ || qkv_bias_ != qwen2 || (qwen2 && qk_norm_) || !rotary_ || !rms_ || !swiglu_)
       return "experts beside these traits (mixtral: no biases; qwen3_moe: norms of q and k, no "
@@ -133,10 +188,43 @@ class MegatronModel {
     if (mixtral && !normalized_)
       return "weights of experts that do not sum to 1 (--moe-router-pre-softmax) without norms of "
              "q and k";
-    if (layer_step_ == 0) return "layers with experts by a list (--moe-layer-freq)";
-    if (mixtral && layer_step_ != 1)
+    if (mixtral && std::count(with_experts_.begin(), with_experts_.end(), false) > 0)
       return "layers without experts (--moe-layer-freq) without norms of q and k";
     return "";
+  }
+
+  /// Likewise of those scored by sigmoid: glm4_moe, deepseek_v3.
+  [[nodiscard]] std::string no_family_of_sigmoid() const {
+    if (bias_ || (latent_ && qkv_bias_) || !rotary_ || !rms_ || !swiglu_)
+      return "experts scored by sigmoid beside these traits (glm4_moe: no biases but of q, k and "
+             "v; "
+             "deepseek_v3: none; both: rotary, RMSNorm, SwiGLU)";
+    if (latent_ && !qk_norm_)
+      return "latents without norms (--multi-latent-attention without "
+             "--qk-layernorm)";
+    if (latent_ && kv_heads_ != heads_)
+      return "latents with grouped heads (--group-query-attention)";
+    if (arguments_.has("--moe-shared-expert-gate"))
+      return "a gate of the shared expert beside scores by sigmoid (--moe-shared-expert-gate)";
+    if (expert_ffn_ == 0 || shared_ffn_ % expert_ffn_ != 0)
+      return "a shared expert that is not as wide as some experts together "
+             "(--moe-shared-expert-intermediate-size)";
+    if (!dense_in_front()) return "layers without experts behind others (--moe-layer-freq)";
+    // Theirs are by the k / group_topk best of a group, ours by the two best.
+    const std::int64_t best = groups_chosen(), chosen = experts_chosen();
+    if (groups() > 1 && chosen != 2 * best)
+      return "groups whose score is not that of their two best experts (--moe-router-topk is not "
+             "twice --moe-router-group-topk)";
+    return "";
+  }
+  [[nodiscard]] std::int64_t experts_chosen() const {
+    return arguments_.size("--moe-router-topk").value_or(2);
+  }
+  [[nodiscard]] std::int64_t groups() const {
+    return arguments_.size("--moe-router-num-groups").value_or(1);
+  }
+  [[nodiscard]] std::int64_t groups_chosen() const {
+    return groups() == 1 ? 1 : arguments_.size("--moe-router-group-topk").value_or(1);
   }
 
   /// What no family has; "" where `family_` has all.
@@ -144,7 +232,8 @@ class MegatronModel {
     for (const auto& [name, what] : kRefused) {
       if (arguments_.has(name)) return fmt::format("{} ({})", what, name);
     }
-    if (arguments_.real("--rotary-percent").value_or(1) != 1)
+    if (latent_ && !sigmoid_) return "latent attention without experts scored by sigmoid";
+    if (arguments_.real("--rotary-percent").value_or(1) != 1 && family_ != Family::kGlm4Moe)
       return "rotary embedding of a part of each head (--rotary-percent)";
     if (!rotary_ && !learned_) return "positions of that kind (--position-embedding-type)";
     if (!rms_ && !layer_norm_) return "norms of that kind (--normalization)";
@@ -221,9 +310,10 @@ class MegatronModel {
 
   void add_llama_like(Json& model) {
     model["num_key_value_heads"] = kv_heads_;
-    if (qk_norm_ || head_dim_ * heads_ != hidden_) model["head_dim"] = head_dim_;
+    if (!latent_ && (qk_norm_ || head_dim_ * heads_ != hidden_ || sigmoid_))
+      model["head_dim"] = head_dim_;
     model["rms_norm_eps"] = norm_eps();
-    add_rope(model);
+    latent_ ? add_latents(model) : add_rope(model);
     draft_.remark(
         "the weights of o_proj and down_proj are drawn with initializer_range, as transformers "
         "draws them; Megatron-LM divides theirs by the root of 2 x {} layers",
@@ -235,7 +325,7 @@ class MegatronModel {
                     arguments_.has("--hidden-dropout") ? "" : " (Megatron-LM's default)",
                     name_of(family_));
     }
-    if (arguments_.has("--rotary-interleaved")) {
+    if (arguments_.has("--rotary-interleaved") && !latent_) {
       draft_.remark(
           "--rotary-interleaved: pairs are a half of the head apart here, which is the same for "
           "weights drawn at random; trained ones have to be permuted");
@@ -244,19 +334,59 @@ class MegatronModel {
 
   void add_experts(Json& model) {
     put(model, "num_experts", experts_);
-    model["num_experts_per_tok"] = arguments_.size("--moe-router-topk").value_or(2);
+    model["num_experts_per_tok"] = experts_chosen();
     if (family_ == Family::kMixtral) {
       model["intermediate_size"] = expert_ffn_;
       return;
     }
     model["moe_intermediate_size"] = expert_ffn_;
+    if (sigmoid_) return add_sigmoid(model);
     model["norm_topk_prob"] = normalized_;
     if (shared_ffn_ > 0) model["shared_expert_intermediate_size"] = shared_ffn_;
     Json dense = Json::array();
-    constexpr std::int64_t kLayersMax = 4096;  // of any model
-    for (std::int64_t i = 0; i < std::min(layers_, kLayersMax); ++i)
-      if (i % layer_step_ != 0) dense.push_back(i);
+    for (std::size_t i = 0; i < with_experts_.size(); ++i)
+      if (!with_experts_[i]) dense.push_back(static_cast<std::int64_t>(i));
     if (!dense.as_array().empty()) model["mlp_only_layers"] = std::move(dense);
+  }
+
+  void add_sigmoid(Json& model) {
+    model["norm_topk_prob"] = experts_chosen() > 1;  // as theirs
+    model["routed_scaling_factor"] =
+        arguments_.real("--moe-router-topk-scaling-factor").value_or(1);
+    model["n_group"] = groups();
+    model["topk_group"] = groups_chosen();
+    model["n_shared_experts"] = shared_ffn_ / expert_ffn_;
+    model["first_k_dense_replace"] = *dense_in_front();
+    if (family_ != Family::kGlm4Moe) return;
+    model["attention_bias"] = qkv_bias_;
+    model["use_qk_norm"] = qk_norm_;
+    model["partial_rotary_factor"] = arguments_.real("--rotary-percent").value_or(1);
+  }
+
+  /// Megatron-LM's defaults where they are not given; its rotary embedding of latents is YaRN's.
+  void add_latents(Json& model) {
+    const auto size = [&](const char* name, std::int64_t otherwise) {
+      return arguments_.size(name).value_or(otherwise);
+    };
+    const auto rank = arguments_.size("--q-lora-rank");
+    model["q_lora_rank"] = rank ? Json(*rank) : Json();
+    model["kv_lora_rank"] = size("--kv-lora-rank", 32);
+    model["qk_nope_head_dim"] = size("--qk-head-dim", 128);
+    model["qk_rope_head_dim"] = size("--qk-pos-emb-head-dim", 64);
+    model["v_head_dim"] = size("--v-head-dim", 128);
+    const double factor = arguments_.real("--rotary-scaling-factor").value_or(1);
+    if (arguments_.text("--rope-type").value_or("yarn") == "rope" || factor == 1)
+      return add_rope(model);
+    model["rope_theta"] = arguments_.real("--rotary-base").value_or(10000);
+    Json scaling = Json::object();
+    scaling["rope_type"] = "yarn";
+    scaling["factor"] = factor;
+    scaling["mscale"] = arguments_.real("--mscale").value_or(1);
+    scaling["mscale_all_dim"] = arguments_.real("--mscale-all-dim").value_or(0);
+    scaling["beta_fast"] = arguments_.real("--beta-fast").value_or(32);
+    scaling["beta_slow"] = arguments_.real("--beta-slow").value_or(1);
+    scaling["original_max_position_embeddings"] = size("--original-max-position-embeddings", 4096);
+    model["rope_scaling"] = std::move(scaling);
   }
 
   void add_rope(Json& model) {
@@ -285,8 +415,8 @@ class MegatronModel {
   bool bias_ = true, qkv_bias_ = false, qk_norm_ = false;
   Family family_ = Family::kLlama;
   std::int64_t experts_ = 0, expert_ffn_ = 0, shared_ffn_ = 0;
-  std::int64_t layer_step_ = 1;  // 0: not known
-  bool normalized_ = true;
+  std::vector<bool> with_experts_;  // of each layer
+  bool normalized_ = true, sigmoid_ = false, latent_ = false;
 };
 
 }  // namespace

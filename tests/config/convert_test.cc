@@ -172,9 +172,17 @@ TEST(Convert, a_model_of_no_family_is_left_out_with_its_reason) {
                             "--num-experts 8 --disable-bias-linear --add-qkv-bias",
                             "--num-experts 8 --disable-bias-linear --moe-router-num-groups 2",
                             "--num-experts 8 --disable-bias-linear --moe-router-score-function "
-                            "sigmoid",
+                            "sigmoid --moe-layer-freq 2",
+                            "--num-experts 8 --disable-bias-linear --moe-router-score-function "
+                            "sigmoid --moe-router-num-groups 4 --moe-router-topk 3",
+                            "--num-experts 8 --disable-bias-linear --moe-router-score-function "
+                            "sigmoid --multi-latent-attention",
                             "--num-experts 8 --disable-bias-linear --qk-layernorm "
-                            "--moe-layer-freq '([0]*1+[1]*3)'",
+                            "--multi-latent-attention",
+                            "--num-experts 8 --disable-bias-linear --qk-layernorm "
+                            "--moe-layer-freq '([0]*1+[1]*2)'",
+                            "--num-experts 8 --disable-bias-linear --qk-layernorm "
+                            "--moe-layer-freq '[0]*1-[1]*3'",
                             "--num-experts 8 --disable-bias-linear --add-qkv-bias "
                             "--moe-shared-expert-intermediate-size 64",
                             "--qk-layernorm", "--normalization LayerNorm",
@@ -212,6 +220,55 @@ TEST(Convert, experts_choose_their_family) {
       model("--add-qkv-bias --moe-shared-expert-intermediate-size 40 --moe-shared-expert-gate");
   EXPECT_EQ(at(qwen2, "model_type"), Json("qwen2_moe"));
   EXPECT_EQ(at(qwen2, "shared_expert_intermediate_size"), Json(40));
+}
+
+TEST(Convert, experts_scored_by_sigmoid_choose_their_family) {
+  const std::string experts =
+      kLlama +
+      "--disable-bias-linear --num-experts 8 --moe-router-score-function sigmoid "
+      "--moe-ffn-hidden-size 24 --moe-shared-expert-intermediate-size 48 --moe-router-topk 4 "
+      "--moe-router-num-groups 4 --moe-router-group-topk 2 --moe-router-topk-scaling-factor 2.5 ";
+  const Json glm = at(converted(experts + "--qk-layernorm --add-qkv-bias --rotary-percent 0.5 "
+                                          "--moe-layer-freq '([0]*1+[1]*3)'")
+                          .config,
+                      "model");
+  EXPECT_EQ(at(glm, "model_type"), Json("glm4_moe"));
+  EXPECT_EQ(at(glm, "n_routed_experts"), Json(8));
+  EXPECT_EQ(at(glm, "n_shared_experts"), Json(2));
+  EXPECT_EQ(at(glm, "first_k_dense_replace"), Json(1));
+  EXPECT_EQ(at(glm, "n_group"), Json(4));
+  EXPECT_EQ(at(glm, "topk_group"), Json(2));
+  EXPECT_EQ(at(glm, "routed_scaling_factor"), Json(2.5));
+  EXPECT_EQ(at(glm, "partial_rotary_factor"), Json(0.5));
+  EXPECT_EQ(at(glm, "use_qk_norm"), Json(true));
+  EXPECT_EQ(at(glm, "attention_bias"), Json(true));
+  const std::string latents =
+      experts +
+      "--multi-latent-attention --qk-layernorm --q-lora-rank 12 --kv-lora-rank 10 --qk-head-dim 8 "
+      "--qk-pos-emb-head-dim 4 --v-head-dim 6 --rotary-scaling-factor 40 --mscale-all-dim 1 ";
+  const Conversion deepseek =
+      converted(latents +
+                "--moe-router-enable-expert-bias --moe-router-bias-update-rate 1e-3 "
+                "--moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 1e-4");
+  const Json model = at(deepseek.config, "model");
+  EXPECT_EQ(at(model, "model_type"), Json("deepseek_v3"));
+  EXPECT_EQ(at(model, "q_lora_rank"), Json(12));
+  EXPECT_EQ(at(model, "kv_lora_rank"), Json(10));
+  EXPECT_EQ(at(model, "qk_nope_head_dim"), Json(8));
+  EXPECT_EQ(at(model, "qk_rope_head_dim"), Json(4));
+  EXPECT_EQ(at(model, "v_head_dim"), Json(6));
+  EXPECT_EQ(at(model, "rope_scaling.factor"), Json(40.0));
+  EXPECT_EQ(at(model, "rope_scaling.mscale_all_dim"), Json(1.0));
+  EXPECT_EQ(at(deepseek.config, "moe.balance"), Json("bias"));
+  EXPECT_EQ(at(deepseek.config, "moe.bias_rate"), Json(1e-3));
+  EXPECT_TRUE(at(deepseek.config, "moe.aux_coefficient").is_null());
+  EXPECT_TRUE(says(deepseek.remarks, "the bias alone balances here"));
+  EXPECT_TRUE(at(at(converted(latents).config, "model"), "q_lora_rank") == Json(12));
+  const Json qwen3 = at(converted(kLlama + "--disable-bias-linear --num-experts 8 --qk-layernorm "
+                                           "--moe-layer-freq '[1,0]*2'")
+                            .config,
+                        "model");
+  EXPECT_EQ(at(qwen3, "mlp_only_layers").dump(), "[1,3]");
 }
 
 TEST(Convert, experts_are_balanced_and_dealt_out_as_they_were) {
