@@ -2,7 +2,7 @@
 # Trains one model on real text with `train` and with PyTorch, from the same weights, on the same samples in the same
 # order, and compares the losses of every step. Exit 0 if the final losses agree within 0.5 %, else 1.
 #
-#   scripts/compare_learning.sh [--tokens 10M] [--size WIDTHxLAYERS] [--sequence T] [--batch N] [--lr X] [--text FILE]
+#   scripts/compare_learning.sh [--tokens 10M] [--size WIDTHxLAYERS] [--experts COUNT,CHOSEN,FFN] [--sequence T] [--batch N] [--lr X] [--text FILE]
 #                               [--runs LIST] [--threads N] [--at-once N] [--output DIR] [--train BINARY]
 #                               [--python INTERPRETER] [--keep] [--quick]
 #

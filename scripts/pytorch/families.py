@@ -25,8 +25,15 @@ SHAPE = {"num_hidden_layers": 6, "num_attention_heads": 6, "num_key_value_heads"
 
 
 def case(family, sequence, micro, **keys):
-    return {"model": {"model_type": family, **SHAPE, "max_position_embeddings": sequence, **keys},
+    model = {"model_type": family, **SHAPE, "max_position_embeddings": sequence, **keys}
+    return {"model": {key: value for key, value in model.items() if value != "none"},
             "sequence": sequence, "micro": micro}
+
+
+def experts(count, chosen, ffn):
+    """Of the work of a dense layer of chosen x ffn columns. transformers multiplies by grouped_mm."""
+    return case("qwen3_moe", 256, 16, num_experts=count, num_experts_per_tok=chosen, moe_intermediate_size=ffn,
+                norm_topk_prob=True)
 
 
 CASES = {
@@ -35,6 +42,11 @@ CASES = {
     "olmo2": case("olmo2", 256, 16),
     "olmo3": case("olmo3", 256, 16, sliding_window=64),
     "gemma3": case("gemma3_text", 256, 16, sliding_window=64, query_pre_attn_scalar=64),
+    "8 experts": experts(8, 2, 512),
+    "64 experts": experts(64, 8, 128),
+    "latents": case("deepseek_v3", 256, 16, head_dim="none", num_key_value_heads=6, q_lora_rank=192, kv_lora_rank=128,
+                    qk_nope_head_dim=64, qk_rope_head_dim=32, v_head_dim=64, n_routed_experts=8, num_experts_per_tok=2,
+                    moe_intermediate_size=512, n_group=4, topk_group=2, first_k_dense_replace=6),
     "all of 4096": case("mistral", 4096, 1, sliding_window=None),
     "512 of 4096": case("mistral", 4096, 1, sliding_window=512),
 }

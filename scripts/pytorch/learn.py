@@ -28,16 +28,21 @@ class RunFailed(Exception):
     pass
 
 
-def model_keys(width, layers, sequence):
+def model_keys(width, layers, sequence, experts):
     heads = width // HEAD_SIZE
     kv_heads = heads // 2 if heads % 2 == 0 else heads
-    return {
+    keys = {
         "model_type": "llama", "hidden_size": width, "num_hidden_layers": layers,
         "num_attention_heads": heads, "num_key_value_heads": kv_heads,
         "intermediate_size": math.ceil(width * 8 / 3 / 32) * 32, "vocab_size": 257,
         "max_position_embeddings": sequence, "tie_word_embeddings": False,
         "bos_token_id": None, "eos_token_id": 256,
     }
+    if experts:
+        count, chosen, ffn = experts
+        keys.update(model_type="qwen3_moe", head_dim=HEAD_SIZE, num_experts=count, num_experts_per_tok=chosen,
+                    moe_intermediate_size=ffn, norm_topk_prob=True)
+    return keys
 
 
 class Comparison:
@@ -52,7 +57,7 @@ class Comparison:
         self.steps = math.ceil(a.tokens / (a.batch * a.sequence))
         self.config = {
             "run": {"steps": self.steps, "seed": 1234, "threads_per_rank": a.threads},
-            "model": model_keys(*a.size, a.sequence),
+            "model": model_keys(*a.size, a.sequence, a.experts),
             "init": {"weights": str(self.work / "initial")},
             "tokenizer": "byte",
             "data": {"train": str(self.work / "train"),
@@ -221,6 +226,8 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, help="default: runs/compare_learning")
     parser.add_argument("--tokens", type=number, default=10_000_000, help="default 10M")
     parser.add_argument("--size", type=size, default=(128, 6), help="WIDTHxLAYERS; default 128x6")
+    parser.add_argument("--experts", type=lambda text: tuple(map(int, text.split(","))),
+                        help="COUNT,CHOSEN,FFN: Qwen3-MoE in place of Llama, without an auxiliary loss")
     parser.add_argument("--sequence", type=int, default=256)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--lr", type=float, default=2e-3)

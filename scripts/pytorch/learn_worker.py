@@ -15,7 +15,7 @@ import sys
 
 import numpy
 import torch
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 import llama
 
@@ -37,8 +37,8 @@ def evaluate(model, loss_of, windows, batch):
 def run_training(directory, config, dtype, samples, windows):
     steps, batch = config["run"]["steps"], config["batch"]["global"]
     interval, peak = config["evaluation"]["interval_steps"], config["optimizer"]["lr"]
-    model = LlamaForCausalLM.from_pretrained(config["init"]["weights"], dtype=torch.float32,
-                                             attn_implementation="sdpa").train()
+    model = AutoModelForCausalLM.from_pretrained(config["init"]["weights"], dtype=torch.float32,
+                                                 attn_implementation="sdpa").train()
     optimizer = llama.make_optimizer(model, config["optimizer"])
     loss_of = llama.Loss(model, dtype)
     directory.mkdir(parents=True, exist_ok=True)

@@ -61,8 +61,8 @@ TEST(Golden, document_masks_restart_positions_at_every_document) {
 }
 
 TEST(Golden, training_generation_and_order_are_whole) {
-  for (const char* name :
-       {"llama_gqa", "olmo3", "gemma3", "qwen2_moe", "glm4_moe", "deepseek_v3", "gpt2"}) {
+  for (const char* name : {"llama_gqa", "olmo3", "gemma3", "qwen2_moe", "qwen3_moe", "mixtral",
+                           "olmoe", "glm4_moe", "deepseek_v3", "gpt2"}) {
     SCOPED_TRACE(name);
     const std::string folder = std::string("training/") + name;
     const Json recipe = read_golden_json(folder + "/expected.json");

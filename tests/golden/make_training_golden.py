@@ -26,8 +26,8 @@ RECIPE = {
     "sequence_length": TOKENS,
 }
 # gpt2 clips at every step; at 2.4 llama_gqa clips at some and not at others.
-CLIP = {"llama_gqa": 2.4, "gpt2": 1.0, "olmo3": 1.0, "gemma3": 1.0, "qwen2_moe": 1.0, "glm4_moe": 1.0,
-        "deepseek_v3": 1.0}
+CLIP = {"llama_gqa": 2.4, "gpt2": 1.0, "olmo3": 1.0, "gemma3": 1.0, "qwen2_moe": 1.0, "qwen3_moe": 1.0,
+        "mixtral": 1.0, "olmoe": 1.0, "glm4_moe": 1.0, "deepseek_v3": 1.0}
 BIAS_RATE = {"glm4_moe": 0.01, "deepseek_v3": 0.01}  # of the experts' choice, once a step
 # case -> the tensors whose final values are kept whole
 TRAINED = {
@@ -39,6 +39,12 @@ TRAINED = {
                "model.layers.1.self_attn.q_norm.weight"),
     "qwen2_moe": ("model.layers.0.mlp.gate.weight", "model.layers.1.mlp.shared_expert_gate.weight",
                   "model.layers.0.mlp.experts.3.down_proj.weight"),
+    "qwen3_moe": ("model.layers.0.mlp.gate.weight", "model.layers.1.self_attn.q_norm.weight",
+                  "model.layers.1.mlp.experts.1.up_proj.weight"),
+    "mixtral": ("model.layers.0.block_sparse_moe.gate.weight", "model.layers.1.block_sparse_moe.experts.1.w3.weight",
+                "model.norm.weight"),
+    "olmoe": ("model.layers.0.mlp.gate.weight", "model.layers.0.self_attn.k_norm.weight",
+              "model.layers.1.mlp.experts.2.gate_proj.weight"),
     "glm4_moe": ("model.layers.1.mlp.gate.e_score_correction_bias", "model.layers.1.mlp.gate.weight",
                  "model.layers.0.self_attn.k_norm.weight"),
     "deepseek_v3": ("model.layers.1.mlp.gate.e_score_correction_bias", "model.layers.0.self_attn.q_a_layernorm.weight",
@@ -112,12 +118,16 @@ def train(model, ids, clip, bias_rate):
 
 
 def value_of(parameters, name):
-    """By its name in a file: in memory the experts of a layer are one tensor."""
+    """By its name in a file: in memory the experts of a layer are one tensor, gates above what they let pass."""
+    name = name.replace("block_sparse_moe", "mlp")
     experts, of, expert = name.partition(".experts.")
     if not of:
         return parameters[name]
     index, projection = expert.split(".")[:2]
-    return parameters[f"{experts}.experts.{projection}"][int(index)]
+    if projection in ("w2", "down_proj"):
+        return parameters[f"{experts}.experts.down_proj"][int(index)]
+    gate, up = parameters[f"{experts}.experts.gate_up_proj"][int(index)].chunk(2)
+    return gate if projection in ("w1", "gate_proj") else up
 
 
 def run_config(case):
