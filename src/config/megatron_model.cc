@@ -8,11 +8,12 @@ namespace trireme {
 
 namespace {
 
+constexpr std::int64_t kLayersMax = 4096;  // of any model
+
 /// Of an argument that asks for what no family of this version has.
 struct Refused {
   std::string_view name, what;
 };
-constexpr std::int64_t kLayersMax = 4096;  // of any model
 constexpr Refused kRefused[] = {
     {"--apply-residual-connection-post-layernorm", "residuals behind the norms"},
     {"--moe-input-jitter-eps", "noise in the router's input"},

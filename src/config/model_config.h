@@ -114,7 +114,7 @@ struct AttentionConfig {
   [[nodiscard]] std::int64_t out_size() const {
     return latent ? heads * latent->value_dim : q_size();
   }
-  /// Columns that the layer's first product makes, where there are no latents of all ranks' heads.
+  /// Columns that the layer's first product makes: of this rank's heads, or of the latents.
   [[nodiscard]] std::int64_t in_size() const { return latent ? latent->down_size() : qkv_size(); }
   /// Products with keys and values for each pair of tokens, halved.
   [[nodiscard]] std::int64_t pair_size() const {

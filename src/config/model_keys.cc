@@ -148,10 +148,9 @@ constexpr ModelKey kMixtral[] = {{"num_local_experts", kRead},
 constexpr ModelKey kOlmoe[] = {
     {"num_experts", kRead}, {"norm_topk_prob", kRead}, {"clip_qkv", kFixed, "[]"}};
 
-// output_router_logits: transformers adds no loss for it. The last: heads that predict tokens
-// further on, which no layer of the model reads.
-constexpr ModelKey kGlm4Moe[] = {
-    {"attention_bias", kRead},
+// Of experts scored by sigmoid. output_router_logits: transformers adds no loss for it. The last:
+// heads that predict tokens further on, which no layer of the model reads.
+constexpr ModelKey kRouted[] = {
     {"first_k_dense_replace", kRead},
     {"moe_intermediate_size", kRead},
     {"n_group", kRead},
@@ -159,33 +158,23 @@ constexpr ModelKey kGlm4Moe[] = {
     {"n_shared_experts", kRead},
     {"norm_topk_prob", kRead},
     {"num_experts_per_tok", kRead},
-    {"partial_rotary_factor", kRead},
     {"routed_scaling_factor", kRead},
     {"topk_group", kRead},
-    {"use_qk_norm", kRead},
     {"output_router_logits", kPass},
     {"num_nextn_predict_layers", kPass},
 };
 
+constexpr ModelKey kGlm4Moe[] = {{"partial_rotary_factor", kRead}, {"use_qk_norm", kRead}};
+
 // head_dim and qk_head_dim follow from the others. Of DeepSeek's own class: what is fixed says what
-// the family does, what is passed is of its losses, of ranks and of further tokens.
+// the family does, what is passed is of its losses and of ranks.
 constexpr ModelKey kDeepseekV3[] = {
-    {"attention_bias", kRead},
-    {"first_k_dense_replace", kRead},
     {"kv_lora_rank", kRead},
-    {"moe_intermediate_size", kRead},
-    {"n_group", kRead},
-    {"n_routed_experts", kRead},
-    {"n_shared_experts", kRead},
-    {"norm_topk_prob", kRead},
-    {"num_experts_per_tok", kRead},
     {"q_lora_rank", kRead},
     {"qk_head_dim", kRead},
     {"qk_nope_head_dim", kRead},
     {"qk_rope_head_dim", kRead},
     {"rope_interleave", kRead},
-    {"routed_scaling_factor", kRead},
-    {"topk_group", kRead},
     {"v_head_dim", kRead},
     {"moe_layer_freq", kFixed, "[1]"},
     {"scoring_func", kFixed, R"(["sigmoid"])"},
@@ -193,8 +182,6 @@ constexpr ModelKey kDeepseekV3[] = {
     {"auto_map", kPass},
     {"aux_loss_alpha", kPass},
     {"ep_size", kPass},
-    {"num_nextn_predict_layers", kPass},
-    {"output_router_logits", kPass},
     {"pretraining_tp", kPass},
     {"seq_aux", kPass},
 };
@@ -311,9 +298,9 @@ std::vector<std::span<const ModelKey>> tables(Family family) {
     case Family::kOlmoe:
       return {kCommon, kLlamaLike, kWholeRotation, kSilu, kAttentionBias, kExperts, kOlmoe};
     case Family::kGlm4Moe:
-      return {kCommon, kLlamaLike, kSilu, kGlm4Moe};
+      return {kCommon, kLlamaLike, kSilu, kAttentionBias, kRouted, kGlm4Moe};
     case Family::kDeepseekV3:
-      return {kCommon, kLlamaLike, kWholeRotation, kSilu, kDeepseekV3};
+      return {kCommon, kLlamaLike, kWholeRotation, kSilu, kAttentionBias, kRouted, kDeepseekV3};
     case Family::kGpt2:
       return {kCommon, kGpt2};
   }

@@ -1,41 +1,19 @@
 #include "kernels/latent_heads/latent_heads.h"
 
 #include <array>
-#include <cmath>
 #include <numeric>
 #include <string>
 #include <utility>
 
 #include "kernels/latent_heads_reference.h"
 #include "kernels/support/op_test.h"
+#include "kernels/support/rotation.h"
 
 namespace trireme {
 namespace {
 
-constexpr std::int64_t kPositions = 40;
-
 class LatentHeads : public OpTest {};
 TRIREME_FOR_ALL_ISAS(LatentHeads);
-
-TestTensor angles(std::int64_t rotated) {
-  TestTensor table(DType::kF32, {kPositions, rotated});
-  for (std::int64_t p = 0; p < kPositions; ++p) {
-    for (std::int64_t j = 0; j < rotated / 2; ++j) {
-      const double angle =
-          static_cast<double>(p) *
-          std::pow(100.0, -2.0 * static_cast<double>(j) / static_cast<double>(rotated));
-      table.set(p * rotated + j, std::cos(angle));
-      table.set(p * rotated + rotated / 2 + j, std::sin(angle));
-    }
-  }
-  return table;
-}
-
-/// Heads stand in wider rows, some columns from the left.
-struct Margins {
-  std::int64_t before, after;
-};
-constexpr Margins kOdd{3, 2}, kAligned{16, 8};
 
 enum class Rotation { kInterleaved, kHalves, kNone };
 

@@ -1,40 +1,18 @@
 #include "kernels/rope/rope.h"
 
-#include <cmath>
 #include <numeric>
 
 #include "kernels/rope_reference.h"
 #include "kernels/support/op_test.h"
+#include "kernels/support/rotation.h"
 
 namespace trireme {
 namespace {
-
-constexpr std::int64_t kPositions = 40;
 
 class Rope : public OpTest {};
 TRIREME_FOR_ALL_ISAS(Rope);
 
 enum class Norm { kNone, kHeads };
-
-TestTensor angles(std::int64_t rotated) {
-  TestTensor table(DType::kF32, {kPositions, rotated});
-  for (std::int64_t p = 0; p < kPositions; ++p) {
-    for (std::int64_t j = 0; j < rotated / 2; ++j) {
-      const double angle =
-          static_cast<double>(p) *
-          std::pow(100.0, -2.0 * static_cast<double>(j) / static_cast<double>(rotated));
-      table.set(p * rotated + j, std::cos(angle));
-      table.set(p * rotated + rotated / 2 + j, std::sin(angle));
-    }
-  }
-  return table;
-}
-
-/// Heads stand in wider rows, some columns from the left, as q and k do in a fused row.
-struct Margins {
-  std::int64_t before, after;
-};
-constexpr Margins kOdd{3, 2}, kAligned{16, 8};
 
 /// All of a head rotates, or a part.
 struct HeadSize {
