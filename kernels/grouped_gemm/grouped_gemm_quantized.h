@@ -1,0 +1,41 @@
+#pragma once
+// Products of experts (grouped_gemm.h) of operands in fp8, as gemm_quantized.h says for one.
+
+#include <cstdint>
+
+#include "device/context.h"
+#include "kernels/gemm/gemm.h"
+#include "tensor/quantized_segments.h"
+
+namespace trireme {
+
+/// c[r] = a[r] b_g^T for the rows r of expert g, of the values that codes and scales stand for.
+///   c  [most, N] bf16          a  [most, K] along       rows behind the last segment stay
+///   b  [G, N, K]; both padded along K, with equal parts there; not both e5m2
+///   begins  [G P + 1] i32; a has a segment for each of the G P
+/// Sums as in QuantizedGemm, and a row has the same bits with any other rows beside it.
+struct QuantizedGroupedGemm {
+  TensorView c_RN;
+  ConstQuantizedSegments a;
+  ConstQuantizedMatrices b;
+  ConstTensorView begins;
+  std::int64_t sources = 1;  ///< P
+  bool precise_sums = true;  ///< as in QuantizedGemm
+  const char* use = "grouped_gemm_fp8";
+};
+void grouped_gemm_quantized(Context& context, const QuantizedGroupedGemm& args);
+
+/// c_g (+)= sum_p a_gp b_gp^T over the P segments of expert g, along their rows.
+///   c  [G, M, N] f32        a  [most, M], b  [most, N] across; not both e5m2
+/// Segments are summed as GroupedGemmWeights says.
+struct QuantizedGroupedGemmWeights {
+  TensorView c_GMN;
+  ConstQuantizedSegments a, b;
+  Accumulate accumulate = Accumulate::kNo;
+  ConstTensorView begins;
+  std::int64_t sources = 1;
+  const char* use = "grouped_gemm_fp8";
+};
+void grouped_gemm_quantized_weights(Context& context, const QuantizedGroupedGemmWeights& args);
+
+}  // namespace trireme
