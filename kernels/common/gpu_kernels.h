@@ -18,10 +18,12 @@ struct GemmQuantizedGpuKernels;
 struct GluKernels;
 struct GradNormGpuKernels;
 struct GroupedGemmGpuKernels;
+struct GroupedGemmQuantizedGpuKernels;
 struct LatentHeadsKernels;
 struct NormKernels;
 struct ProjectionNormKernels;
 struct QuantizeKernels;
+struct QuantizeSegmentsGpuKernels;
 struct RopeKernels;
 struct RouterKernels;
 struct ShardsKernels;
@@ -44,10 +46,12 @@ struct GpuKernels {
   const GluKernels* glu = nullptr;
   const GradNormGpuKernels* grad_norm = nullptr;
   const GroupedGemmGpuKernels* grouped_gemm = nullptr;
+  const GroupedGemmQuantizedGpuKernels* grouped_gemm_fp8_sm90 = nullptr;  ///< as gemm_fp8_sm90
   const LatentHeadsKernels* latent_heads = nullptr;
   const NormKernels* norm = nullptr;
   const ProjectionNormKernels* projection_norm = nullptr;
   const QuantizeKernels* quantize = nullptr;
+  const QuantizeSegmentsGpuKernels* quantize_segments = nullptr;
   const RopeKernels* rope = nullptr;
   const RouterKernels* router = nullptr;
   const ShardsKernels* shards = nullptr;

@@ -113,6 +113,11 @@ void ThreadProduct::multiply_widened(const ProductArgs& tile, float* scratch) co
   }
 }
 
+void ThreadProduct::narrow(BFloat16* c, std::int64_t c_stride, const float* sums, std::int64_t m,
+                           std::int64_t n) const {
+  kernels_.copy_panel({{.threads = 1}, c, sums, m, n, c_stride, n, DType::kBF16, DType::kF32});
+}
+
 void ThreadProduct::add(float* c, std::int64_t c_stride, const float* sums, std::int64_t m,
                         std::int64_t n) const {
   for (std::int64_t row = 0; row < m; ++row)

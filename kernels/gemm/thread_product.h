@@ -18,7 +18,10 @@ class ThreadProduct {
   [[nodiscard]] std::int64_t scratch() const { return scratch_; }
   /// As ProductArgs says, K > 0, without `done`. c is f32, or bf16 where nothing is added.
   void multiply(const ProductArgs& args, float* scratch) const;
-  /// c [m, n] += sums, whose rows are dense.
+  /// c [m, n] = sums, whose rows are dense, rounded.
+  void narrow(BFloat16* c, std::int64_t c_stride, const float* sums, std::int64_t m,
+              std::int64_t n) const;
+  /// c [m, n] += such sums.
   void add(float* c, std::int64_t c_stride, const float* sums, std::int64_t m,
            std::int64_t n) const;
 

@@ -2,40 +2,15 @@
 
 #include "kernels/common/check_args.h"
 #include "kernels/common/op_work.h"
-#include "kernels/elementwise/elementwise.h"
+#include "kernels/grouped_gemm/grouped_gemm_checks.h"
 #include "kernels/grouped_gemm/grouped_gemm_internal.h"
 
 namespace trireme {
 namespace {
 
-/// What a host knows of a table in a GPU's memory is its length.
-void check_begins(const ArgumentChecker& check, const Context& context, ConstTensorView begins,
-                  std::int64_t sources, std::int64_t experts, std::int64_t most) {
-  check.that(sources > 0, "sources", "an expert has one segment or more");
-  check.tensor("begins", begins, DType::kI32, {experts * sources + 1});
-  if (context.on_gpu()) return;
-  const auto* begin = begins.as<std::int32_t>();
-  bool ascend = begin[0] >= 0 && begin[experts * sources] <= most;
-  for (std::int64_t i = 0; i < experts * sources; ++i) ascend = ascend && begin[i] <= begin[i + 1];
-  check.that(ascend, "begins", "segments lie behind each other within the rows");
-}
-
-/// Rows, and experts that have some. In a GPU's memory no host sees them: all that there may be.
-struct Counts {
-  std::int64_t rows, experts;
-};
-Counts counts_of(const Context& context, ConstTensorView begins, std::int64_t sources,
-                 Counts most) {
-  if (context.on_gpu()) return most;
-  const auto* begin = begins.as<std::int32_t>();
-  Counts counts{0, 0};
-  for (std::int64_t expert = 0; expert < most.experts; ++expert) {
-    const std::int64_t rows = begin[(expert + 1) * sources] - begin[expert * sources];
-    counts.rows += rows;
-    counts.experts += rows > 0 ? 1 : 0;
-  }
-  return counts;
-}
+using grouped_gemm_internal::check_begins;
+using grouped_gemm_internal::Counts;
+using grouped_gemm_internal::counts_of;
 
 OpWork work_of(const GroupedGemm& args, Counts counts) {
   const std::int64_t k = args.a_RK.shape[1], n = args.c_RN.shape[1];

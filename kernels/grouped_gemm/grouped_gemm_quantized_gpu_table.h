@@ -30,7 +30,7 @@ struct GroupedGemmQuantizedWeightsGpuArgs {
   float* c;
   const void *a, *b;
   const std::int32_t* begins;
-  std::int64_t experts, sources, rows, m, n;
+  std::int64_t experts, sources, blocks, m, n;  ///< blocks: that there may be
   ScalesGpu a_scales, b_scales;  ///< along m and n: a scale for each and block, or for a part
   bool accumulate;
   DType format_a, format_b;

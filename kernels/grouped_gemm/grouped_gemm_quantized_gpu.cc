@@ -1,0 +1,91 @@
+#include "base/math.h"
+#include "kernels/common/dispatch.h"
+#include "kernels/common/gpu_scratch.h"
+#include "kernels/grouped_gemm/grouped_gemm_quantized_gpu_table.h"
+#include "kernels/grouped_gemm/grouped_gemm_quantized_internal.h"
+
+namespace trireme::grouped_gemm_internal {
+namespace {
+
+const GroupedGemmQuantizedGpuKernels& table() {
+  return gpu_table("grouped_gemm_quantized", &GpuKernels::grouped_gemm_fp8_sm90);
+}
+
+ScalesGpu scales_of(const ConstTensorView& scales, const ScaleDim& rows, const ScaleDim& columns) {
+  ScalesGpu out{};
+  out.scales = scales.as<float>();
+  out.columns = columns.blocks();
+  out.row_block = rows.block;
+  out.column_block = columns.block;
+  for (const ScaleDim::Part& part : rows.given_parts()) {
+    if (part.size == 0) continue;
+    out.sizes[out.parts] = part.size;
+    out.offsets[out.parts++] = part.offset;
+  }
+  return out;
+}
+
+/// Of rows of a table: each has scales of its own, or those of its segment.
+ScalesGpu scales_along(const ConstQuantizedSegments& a) {
+  return scales_of(a.scales, {a.codes.shape[0], a.in_blocks() ? 1 : 0}, a.columns);
+}
+ScalesGpu scales_across(const ConstQuantizedSegments& a) {
+  const ScaleDim block = {QuantizedSegments::kBlock, a.columns.block};
+  return scales_of(a.scales, a.columns.with_block(a.in_blocks() ? 1 : 0), block);
+}
+
+}  // namespace
+
+void multiply_on_gpu(Context& context, const QuantizedGroupedGemm& args) {
+  GroupedGemmQuantizedGpuArgs raw{.exec = context.exec(),
+                                  .c = args.c_RN.data,
+                                  .a = args.a.codes.data,
+                                  .b = args.b.codes.data,
+                                  .begins = args.begins.as<std::int32_t>(),
+                                  .experts = args.b.count(),
+                                  .sources = args.sources,
+                                  .rows = args.c_RN.shape[0],
+                                  .n = args.c_RN.shape[1],
+                                  .k = args.b.columns.padded_size(),
+                                  .a_scales = scales_along(args.a),
+                                  .b_scales = scales_of(args.b.scales, args.b.rows, args.b.columns),
+                                  .k_parts = 0,
+                                  .k_ends = {},
+                                  .precise_sums = args.precise_sums,
+                                  .format_a = args.a.format(),
+                                  .format_b = args.b.codes.dtype,
+                                  .multiprocessors = context.multiprocessors()};
+  std::int64_t end = 0;
+  for (const ScaleDim::Part& part : args.b.columns.given_parts()) {
+    if (part.size == 0) continue;
+    end += ScaleDim::padded_size_of(part) / ScaleDim::kAlignment;
+    raw.k_ends[raw.k_parts++] = end;
+  }
+  table().multiply(raw);
+}
+
+void weights_on_gpu(Context& context, const QuantizedGroupedGemmWeights& args) {
+  const std::int64_t floats = gpu_scratch::grouped_weights_floats(args.sources);
+  std::byte* const sums =
+      floats == 0 ? nullptr : context.scratch(static_cast<std::size_t>(floats) * sizeof(float));
+  const std::int64_t experts = args.c_GMN.shape[0];
+  table().weights({.exec = context.exec(),
+                   .c = args.c_GMN.as<float>(),
+                   .a = args.a.codes.data,
+                   .b = args.b.codes.data,
+                   .begins = args.begins.as<std::int32_t>(),
+                   .experts = experts,
+                   .sources = args.sources,
+                   .blocks = args.a.codes.shape[0],
+                   .m = args.c_GMN.shape[1],
+                   .n = args.c_GMN.shape[2],
+                   .a_scales = scales_across(args.a),
+                   .b_scales = scales_across(args.b),
+                   .accumulate = args.accumulate == Accumulate::kYes,
+                   .format_a = args.a.format(),
+                   .format_b = args.b.format(),
+                   .multiprocessors = context.multiprocessors(),
+                   .sums = reinterpret_cast<float*>(sums)});
+}
+
+}  // namespace trireme::grouped_gemm_internal
