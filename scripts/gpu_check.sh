@@ -224,6 +224,9 @@ stage_families() {
   done
   for compute in tensor block; do
     family llama-$compute fp8 tiny.json --set precision.fp8.recipe=$compute "${model[@]}" || code=1
+    family qwen2_moe-$compute fp8 tiny.json --set precision.fp8.recipe=$compute --set model.model_type=qwen2_moe --set model.num_experts=6 \
+      --set model.num_experts_per_tok=2 --set model.moe_intermediate_size=64 --set model.shared_expert_intermediate_size=96 || code=1
+    family deepseek_v3-$compute fp8 tiny.json --set precision.fp8.recipe=$compute "${latents[@]}" || code=1
   done
   return $code
 }

@@ -33,11 +33,15 @@ CacheShapes cache_shapes(const ModelConfig& local, std::int64_t tokens) {
 
 std::int64_t widest_fp8_weight(const ModelParams& params, const ParamStore& store) {
   std::int64_t most = 0;
+  const auto widen = [&](ParamRange range) {
+    most = std::max(most, store.layout(WeightForm::kFp8).fused_shape(range).count());
+  };
   for (const BlockParams& block : only_chunk(params).blocks) {
     BlockParams::each_linear(block, [&](const LinearParams& linear) {
-      if (!linear.fp8) return;
-      most = std::max(most, store.layout(WeightForm::kFp8).fused_shape(linear.weight).count());
+      if (linear.fp8) widen(linear.weight);
     });
+    for (const ExpertLinearParams* experts : {&block.experts.in, &block.experts.out})
+      if (experts->fp8) widen(experts->weight);
   }
   return most;
 }

@@ -2,7 +2,6 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/expert_rows/expert_rows.h"
-#include "kernels/grouped_gemm/grouped_gemm.h"
 #include "model/batch_invariance.h"
 #include "tensor/transfer.h"
 
@@ -54,14 +53,8 @@ ExpertsWeights weights_of(const ParamStore::Lease& lease, const ExpertsParams& p
   if (params.shared_gate.weight.given())
     weights.shared_gate = weights_of(lease, params.shared_gate);
   if (params.bias != kNoParam) weights.bias_E = lease.weight(params.bias);
-  const auto by_expert = [&](ParamRange range, int parts) {
-    ConstTensorView fused = lease.weight(range);
-    const std::int64_t experts = (range.last - range.first + 1) / parts;
-    fused.shape = {experts, fused.shape[0] / experts, fused.shape[1]};
-    return fused;
-  };
-  weights.in = by_expert(params.in, 2);
-  weights.out = by_expert(params.out, 1);
+  weights.in = weights_of(lease, params.in);
+  weights.out = weights_of(lease, params.out);
   return weights;
 }
 
@@ -187,6 +180,11 @@ ExpertTokens tokens_of(const LayerPass& pass, const ExpertsActivations& acts,
           first(ConstTensorView(acts.weights_Sk), tokens), first(acts.slot_row, tokens), 1};
 }
 
+ExpertProducts products_of(const LayerPass& pass, const ExpertsActivations& acts,
+                           const ExpertTokens& tokens) {
+  return {pass, {acts.begins, tokens.sources}};
+}
+
 WeightedGlu glu_of(const LayerPass& pass, const ExpertsActivations& acts,
                    const ExpertTokens& tokens) {
   return {glu_gate(pass.config), acts.in_RX, tokens.weights_Tk.reshape({tokens.weights_Tk.count()}),
@@ -226,8 +224,7 @@ void ExpertsForward::first_product(ConstTensorView n_TC) {
   x_.wait();
   const TensorView& rows = pass_.experts->scratch.rows_RC;
   gather_rows(context, rows, tokens.x_TC, acts_.row_slot, acts_.begins, k);
-  grouped_gemm(context, {acts_.in_RX, rows, weights_.in, Transpose::kYes, acts_.begins,
-                         tokens.sources, "experts_in"});
+  products_of(pass_, acts_, tokens).forward(acts_.in_RX, rows, weights_.in, "experts_in");
   weights_under_way_.wait();
 }
 
@@ -236,8 +233,8 @@ void ExpertsForward::last_product() {
   const ExpertsScratch& scratch = pass_.experts->scratch;
   const ExpertTokens tokens = tokens_of(pass_, acts_, acts_.x_RC);
   weighted_glu_forward(context, scratch.h_RF, glu_of(pass_, acts_, tokens));
-  grouped_gemm(context, {scratch.rows_RC, scratch.h_RF, weights_.out, Transpose::kYes, acts_.begins,
-                         tokens.sources, "experts_out"});
+  products_of(pass_, acts_, tokens)
+      .forward(scratch.rows_RC, scratch.h_RF, weights_.out, "experts_out");
   home_ = start_home(pass_, acts_, scratch.rows_RC, scratch.home_rows);
 }
 
@@ -265,16 +262,15 @@ ExpertsBackward::GoingHome ExpertsBackward::products(const ExpertsWeights& weigh
   dy.wait();
   const ExpertTokens tokens = tokens_of(pass, acts, left.dy_RC, home_rows(pass, dy_TC));
   gather_rows(context, scratch.rows_RC, tokens.x_TC, acts.row_slot, acts.begins, k);
-  grouped_gemm(context, {left.h_RF, scratch.rows_RC, weights.out, Transpose::kNo, acts.begins,
-                         tokens.sources, "experts_out_dx"});
+  const ExpertProducts products = products_of(pass, acts, tokens);
+  products.backward_input(left.h_RF, scratch.rows_RC, weights.out, "experts_out_dx");
   weighted_glu_backward(context, left.din_RX, scratch.dweights_R, left.h_RF, left.h_RF,
                         glu_of(pass, acts, tokens));
   GoingHome under_way;
   under_way.dweights =
       start_home(pass, acts, scratch.dweights_R.reshape({scratch.dweights_R.count(), 1}),
                  scratch.home_dweights);
-  grouped_gemm(context, {scratch.rows_RC, left.din_RX, weights.in, Transpose::kNo, acts.begins,
-                         tokens.sources, "experts_in_dx"});
+  products.backward_input(scratch.rows_RC, left.din_RX, weights.in, "experts_in_dx");
   under_way.rows = start_home(pass, acts, scratch.rows_RC, scratch.home_rows);
   return under_way;
 }
@@ -327,28 +323,15 @@ void ExpertsBackward::weight(ConstTensorView n_TC, ConstTensorView dy_TC) const 
   const ConstTensorView n = home_rows(pass, n_TC), dy = home_rows(pass, dy_TC);
   linear_backward_weight(context, gradients_of(sink, params.router),
                          first(ConstTensorView(left.dlogits_SE), n.shape[0]), n);
-  const auto product = [&](ParamRange range, int parts, ConstTensorView of_rows,
-                           ConstTensorView tokens_x, std::int64_t sources, const char* use) {
-    const Gradients::Product to = sink.product(range);
-    if (!to.gradient.given()) return;
-    const std::int64_t experts = (range.last - range.first + 1) / parts;
-    GroupedGemmWeights args;
-    args.c_GMN =
-        to.gradient.reshape({experts, to.gradient.shape[0] / experts, to.gradient.shape[1]});
-    args.accumulate = to.accumulate;
-    args.begins = acts.begins;
-    args.sources = sources;
-    args.use = use;
-    gather_rows(context, rows, tokens_x, acts.row_slot, acts.begins, k);
-    const bool in = parts == 2;
-    args.a_RM = in ? of_rows : ConstTensorView(rows);
-    args.b_RN = in ? ConstTensorView(rows) : of_rows;
-    grouped_gemm_weights(context, args);
+  const auto gathered = [&](const ExpertTokens& tokens) {
+    gather_rows(context, rows, tokens.x_TC, acts.row_slot, acts.begins, k);
+    return products_of(pass, acts, tokens);
   };
-  const ExpertTokens of_x = tokens_of(pass, acts, acts.x_RC, n),
-                     of_dy = tokens_of(pass, acts, left.dy_RC, dy);
-  product(params.in, 2, left.din_RX, of_x.x_TC, of_x.sources, "experts_in_dw");
-  product(params.out, 1, left.h_RF, of_dy.x_TC, of_dy.sources, "experts_out_dw");
+  if (const Gradients::Product in = sink.product(params.in.weight); in.gradient.given())
+    gathered(tokens_of(pass, acts, acts.x_RC, n)).backward_weight(in, params.in, left.din_RX, rows);
+  if (const Gradients::Product out = sink.product(params.out.weight); out.gradient.given())
+    gathered(tokens_of(pass, acts, left.dy_RC, dy))
+        .backward_weight(out, params.out, rows, left.h_RF);
 }
 
 void shared_gate_forward(const LayerPass& pass, const ExpertsWeights& weights,

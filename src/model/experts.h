@@ -15,6 +15,7 @@
 #include "kernels/glu/glu_gate.h"
 #include "kernels/router/router.h"
 #include "model/branch.h"
+#include "model/expert_products.h"
 #include "parallel/expert_axis.h"
 
 namespace trireme {
@@ -22,7 +23,7 @@ namespace trireme {
 struct ExpertsWeights {
   LinearWeights router, shared_gate;
   ConstTensorView bias_E;
-  ConstTensorView in, out;  ///< [G, 2F, C], [G, C, F]: the G experts of this rank
+  ExpertMatrices in, out;  ///< [G, 2F, C], [G, C, F]: the G experts of this rank
 };
 ExpertsWeights weights_of(const ParamStore::Lease& lease, const ExpertsParams& params);
 

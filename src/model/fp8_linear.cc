@@ -186,8 +186,9 @@ std::int64_t operand_bytes(const Fp8Widths& widths) {
 
 }  // namespace
 
-Fp8Scratch lay_out_fp8(ArenaCursor& arena, const std::vector<Fp8Widths>& linears) {
-  std::int64_t bytes = 0;
+Fp8Scratch lay_out_fp8(ArenaCursor& arena, const std::vector<Fp8Widths>& linears,
+                       std::int64_t others) {
+  std::int64_t bytes = others;
   for (const Fp8Widths& widths : linears) bytes = std::max(bytes, operand_bytes(widths));
   return {arena.take(DType::kF8E4M3, {bytes})};
 }

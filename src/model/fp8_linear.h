@@ -29,8 +29,9 @@ struct Fp8Widths {
   int tensor_extent = 1;
   bool together = false;  ///< backward_both is used
 };
-/// For any one of these.
-Fp8Scratch lay_out_fp8(ArenaCursor& arena, const std::vector<Fp8Widths>& linears);
+/// For any one of these, or for so many bytes of products of another kind.
+Fp8Scratch lay_out_fp8(ArenaCursor& arena, const std::vector<Fp8Widths>& linears,
+                       std::int64_t others = 0);
 
 /// `weights` as they are or, of those in fp8, with their values rounded to bf16 in `memory`.
 LinearWeights widen(Context& context, const LinearWeights& weights, TensorView memory);

@@ -4,6 +4,7 @@
 
 #include "kernels/attention/attention_gpu_table.h"
 #include "kernels/common/gpu_scratch.h"
+#include "tensor/quantized_view.h"
 
 namespace trireme {
 
@@ -54,6 +55,8 @@ std::int64_t experts_bytes(const ModelConfig& of_rank, const StageShape& shape) 
     const std::int64_t here = ceil_div(layer.experts->count, shape.cut.expert.expert.extent);
     most = std::max({most, router_backward_bytes(tokens), expert_rows_bytes(tokens, here),
                      grouped_weights_floats(ranks) * std::int64_t{sizeof(float)}});
+    const std::int64_t maxima = here * ranks * ScaleDim::kPartsMax;  // of rows in fp8
+    if (shape.fp8) most = std::max(most, maxima * std::int64_t{sizeof(std::int32_t)});
   }
   return most;
 }

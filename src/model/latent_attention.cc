@@ -65,6 +65,14 @@ UpGradients up_gradients(const LayerPass& pass, const LatentGradients& left) {
   return of;
 }
 
+/// From latents, or n, to what heads are made of; W reads their rows of all ranks.
+void up_forward(const LayerPass& pass, TensorView y_TX, TensorView x_TX,
+                const LinearWeights& weights) {
+  if (weights.fp8 == nullptr) return column_parallel_forward(pass, y_TX, x_TX, weights);
+  pass.tensor.start_all_gather(x_TX).wait();
+  pass.linear_forward(y_TX, x_TX, weights);
+}
+
 void make_queries(const LayerPass& pass, const AttentionActivations& acts,
                   const LatentForwardScratch& scratch) {
   latent_queries(pass.context,
@@ -136,11 +144,10 @@ void latent_forward(const LayerPass& pass, const AttentionWeights& weights,
   pass.linear_forward(acts.in_TX, pass.tensor.residual_rows(n_TC), weights.in);
   norm_latents(pass, weights, acts);
   Pending rope = pass.tensor.start_all_gather(acts.latent.rope_TR);
-  column_parallel_forward(pass, scratch.q_TX, latent_of(pass).q_rank > 0 ? acts.latent.q_TX : n_TC,
-                          weights.q_up);
+  up_forward(pass, scratch.q_TX, latent_of(pass).q_rank > 0 ? acts.latent.q_TX : n_TC,
+             weights.q_up);
   if (which != LatentHeads::kNone) make_queries(pass, acts, scratch);
-  if (which == LatentHeads::kAll)
-    column_parallel_forward(pass, scratch.kv_TX, acts.latent.kv_TX, weights.kv_up);
+  if (which == LatentHeads::kAll) up_forward(pass, scratch.kv_TX, acts.latent.kv_TX, weights.kv_up);
   rope.wait();
   if (which == LatentHeads::kAll) make_keys(pass, acts, scratch);
 }
@@ -191,13 +198,13 @@ void latent_attend_rows(const LayerPass& pass, const AttentionWeights& weights,
   };
   const HeadsView query = heads(cache.latent->query_TX, latent.cached_size()),
                   sum = heads(cache.latent->sum_TX, latent.cached_size());
-  latent_absorbed_queries(
-      pass.context, {query, scratch.q_TX, weights.kv_up.weight, dims, rope_of(pass, pass.rope.q)});
+  const ConstTensorView up = widen(pass.context, weights.kv_up, pass.widened).weight;
+  latent_absorbed_queries(pass.context,
+                          {query, scratch.q_TX, up, dims, rope_of(pass, pass.rope.q)});
   const HeadsView rows = one_head(cache.k);
   attention_cached(pass.context, {sum, query, rows, rows, tokens.pages_SP, tokens.sequence_T,
                                   pass.positions, tokens.longest(), scale});
-  latent_absorbed_values(
-      pass.context, {heads(acts.attended_TX, latent.value_dim), sum, weights.kv_up.weight, dims});
+  latent_absorbed_values(pass.context, {heads(acts.attended_TX, latent.value_dim), sum, up, dims});
 }
 
 namespace {

@@ -106,8 +106,10 @@ class Table {
                                     : ExpertPlaces(config.count, experts_.expert.extent);
     const std::vector<std::int32_t> here = places.experts_of(experts_.expert.index);
     const CutSegment ffn{config.ffn, config.ffn};
+    to.in.each = 2;
     const auto add_one = [&](std::int32_t expert, const char* name, const Shape& shape, int cut_dim,
-                             ParamRange& range) {
+                             ExpertLinearParams& linear) {
+      ParamRange& range = linear.weight;
       const ParamIndex index = add(fmt::format("{}{}.{}.weight", prefix, expert, name), shape,
                                    normal_init(), range.given() ? Fuse::kWithPrevious : Fuse::kNo);
       ParamMeta& meta = params.metas[index];
@@ -382,29 +384,36 @@ ModelParams declare_params(const ModelConfig& config) {
 
 namespace {
 
-void declare_fp8(std::vector<ParamMeta>& metas, LinearParams& linear, std::int64_t block,
-                 AxisRank tensor) {
+/// The matrix of a product.
+Fp8Columns declare_fp8(std::vector<ParamMeta>& metas, ParamRange matrix, bool in_out,
+                       std::int64_t block, AxisRank tensor) {
   Fp8Columns columns;
-  for (ParamIndex i = linear.weight.first; i <= linear.weight.last; ++i) {
+  for (ParamIndex i = matrix.first; i <= matrix.last; ++i) {
     ParamMeta& meta = metas[static_cast<std::size_t>(i)];
-    meta.fp8 = Fp8Copy{block};
+    meta.fp8 = Fp8Copy{block, i == matrix.first};
     const QuantizedDims dims = quantized_dims(meta, tensor, block);
-    const ScaleDim &in = linear.in_out ? dims.rows : dims.columns,
-                   &out = linear.in_out ? dims.columns : dims.rows;
-    const bool in_is_cut = meta.cut.given() && meta.cut.dim == (linear.in_out ? 0 : 1);
+    const ScaleDim &in = in_out ? dims.rows : dims.columns,
+                   &out = in_out ? dims.columns : dims.rows;
+    const bool in_is_cut = meta.cut.given() && meta.cut.dim == (in_out ? 0 : 1);
     (in_is_cut ? columns.in_cut : columns.out_cut)
         .segments.insert((in_is_cut ? columns.in_cut : columns.out_cut).segments.end(),
                          meta.cut.segments.begin(), meta.cut.segments.end());
     columns.in = in;
     for (const ScaleDim::Part& part : out.given_parts()) columns.out.add(part);
   }
-  linear.fp8 = columns;
+  return columns;
+}
+
+void declare_fp8(std::vector<ParamMeta>& metas, ExpertLinearParams& linear, std::int64_t block,
+                 AxisRank tensor) {
+  for (ParamIndex i = linear.weight.first; i <= linear.weight.last; i += linear.each)
+    linear.fp8 = declare_fp8(metas, {i, i + linear.each - 1}, false, block, tensor);
 }
 
 }  // namespace
 
 void declare_fp8(ModelParams& params, const ModelConfig& config, const Fp8Precision& precision,
-                 AxisRank tensor) {
+                 AxisRank tensor, AxisRank expert_tensor) {
   const std::int64_t block = fp8_block(precision.recipe);
   for (ChunkParams& chunk : params.chunks) {
     std::int64_t layer = chunk.range.first_layer;
@@ -414,8 +423,12 @@ void declare_fp8(ModelParams& params, const ModelConfig& config, const Fp8Precis
       ++layer;
       if (!here) continue;
       BlockParams::each_linear(of, [&](LinearParams& linear) {
-        if (linear.weight.given()) declare_fp8(params.metas, linear, block, tensor);
+        if (!linear.weight.given()) return;
+        linear.fp8 = declare_fp8(params.metas, linear.weight, linear.in_out, block, tensor);
       });
+      if (!of.experts.in.weight.given()) continue;
+      declare_fp8(params.metas, of.experts.in, block, expert_tensor);
+      declare_fp8(params.metas, of.experts.out, block, expert_tensor);
     }
   }
 }

@@ -41,21 +41,29 @@ struct AttentionParams : BranchParams {
 };
 /// in: rows gate, up; GPT-2: c_fc.
 using MlpParams = BranchParams;
+/// A product of each of a rank's experts: one fused range of `each` parameters an expert.
+struct ExpertLinearParams {
+  ParamRange weight;
+  int each = 1;
+  std::optional<Fp8Columns> fp8 = {};  ///< of one expert
+};
 /// The experts of a layer that are on this rank, beside the MLP that all tokens share.
 struct ExpertsParams {
   LinearParams router, shared_gate;
   ParamIndex bias = kNoParam;  ///< of the choice (ExpertsConfig::has_bias)
-  ParamRange in, out;          ///< rows gate, up of each expert; down of each
+  ExpertLinearParams in, out;  ///< rows gate, up of each expert; down of each
 };
 struct BlockParams {
   AttentionParams attention;
   MlpParams mlp;
   ExpertsParams experts;
 
-  /// The four products.
+  /// The four products, and those that make heads of latents.
   template <class Self, class F>
   static void each_linear(Self& block, const F& f) {
     f(block.attention.in);
+    f(block.attention.q_up);
+    f(block.attention.kv_up);
     f(block.attention.out);
     f(block.mlp.in);
     f(block.mlp.out);
@@ -116,9 +124,9 @@ ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange
 ModelParams declare_params(const ModelConfig& config);
 
 /// Declares the products of layers to be in fp8, but for the first and last layers of the model
-/// that `precision` leaves in bf16.
+/// that `precision` leaves in bf16: those of experts too, not of routers and gates.
 void declare_fp8(ModelParams& params, const ModelConfig& config, const Fp8Precision& precision,
-                 AxisRank tensor);
+                 AxisRank tensor, AxisRank expert_tensor = {});
 /// Indices that share a scale: of either dim of a weight, of other operands along their sums. 0:
 /// all.
 constexpr std::int64_t fp8_block(Fp8Recipe recipe) { return recipe == Fp8Recipe::kBlock ? 128 : 0; }

@@ -43,8 +43,15 @@ std::vector<Fp8Widths> fp8_widths(const LayerShape& layer, int tensor_extent, bo
   const auto linear = [&](std::int64_t in, std::int64_t out) {
     return Fp8Widths{layer.tokens, in, out, tensor_extent, together && tensor_extent == 1};
   };
-  return {linear(layer.hidden, attention.qkv_size()), linear(attention.q_size(), layer.hidden),
-          linear(layer.hidden, mlp.up_size()), linear(mlp.ffn, layer.hidden)};
+  std::vector<Fp8Widths> widths = {
+      linear(layer.hidden, attention.in_size()), linear(attention.out_size(), layer.hidden),
+      linear(layer.hidden, mlp.up_size()), linear(mlp.ffn, layer.hidden)};
+  if (const auto& latent = attention.latent) {
+    widths.push_back(linear(latent->q_rank > 0 ? latent->q_rank : layer.hidden,
+                            attention.heads * latent->query_dim()));
+    widths.push_back(linear(latent->kv_rank, attention.heads * latent->key_value_dim()));
+  }
+  return widths;
 }
 
 }  // namespace
@@ -194,7 +201,8 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
   });
   if (shape.fp8)
     buffers.fp8 =
-        lay_out_fp8(arena, fp8_widths(layer, shape.cut.tensor.extent, training && together));
+        lay_out_fp8(arena, fp8_widths(layer, shape.cut.tensor.extent, training && together),
+                    fp8_expert_bytes(layer, *shape.fp8));
   buffers.experts = lay_out_experts_scratch(arena, layer);
   const auto forward = [&] { buffers.forward = lay_out_forward_scratch(arena, layer); };
   const auto head = [&] {

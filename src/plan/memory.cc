@@ -35,10 +35,17 @@ constexpr std::int64_t loader_steps(bool speculative_step) { return speculative_
 /// Axes along which this rank's GPU is connected with others.
 int connected_axes(const MemoryRequest& request) {
   const RankPart& part = request.part;
-  const Distribution& dense = part.store.of(MeshView::kDense);
-  const std::array<bool, 5> with_others = {dense.shard.extent > 1, dense.replica.extent > 1,
-                                           part.cut.tensor.extent > 1, part.cut.context.extent > 1,
-                                           part.neighbours > 0};
+  const Distribution &dense = part.store.of(MeshView::kDense),
+                     &experts = part.store.of(MeshView::kExpert);
+  const std::array<bool, 9> with_others = {dense.shard.extent > 1,
+                                           dense.replica.extent > 1,
+                                           part.cut.tensor.extent > 1,
+                                           part.cut.context.extent > 1,
+                                           part.neighbours > 0,
+                                           experts.shard.extent > 1,
+                                           experts.replica.extent > 1,
+                                           part.cut.expert.ranks() > 1,
+                                           part.fp8 && part.cut.expert.tensor.extent > 1};
   return static_cast<int>(std::count(with_others.begin(), with_others.end(), true));
 }
 

@@ -64,7 +64,7 @@ ModelParams RankPart::declare(const ModelConfig& model) const {
       expert_places(model, cut.expert.expert.extent, expert_placement);
   ModelParams params = declare_params(model, ranges, {cut.expert.expert, &places});
   if (holds_rows(params, store, step_tokens)) params.metas.front().looked_up_most = step_tokens;
-  if (fp8) declare_fp8(params, model, *fp8, cut.tensor);
+  if (fp8) declare_fp8(params, model, *fp8, cut.tensor, cut.expert.tensor);
   if (compute == DType::kF32) {
     for (ParamMeta& param : params.metas) param.in_f32 = false;
   }

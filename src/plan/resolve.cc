@@ -335,17 +335,6 @@ class Resolver {
   /// Tensor cores take sums and columns of products in sixteens.
   void check_fp8(const Fp8Precision& fp8) {
     const std::int64_t layers = config_.model.layer_count(), tensor = config_.parallel.tensor;
-    if (config_.model.has_experts()) {
-      problems_.push_back({"precision.compute", "\"fp8\"", "\"bf16\", \"fp32\"", "\"bf16\"",
-                           "is not in this version for models with experts, whose products have no "
-                           "kernel in fp8"});
-      return;
-    }
-    if (config_.model.layer(0).attention.latent) {
-      problems_.push_back({"precision.compute", "\"fp8\"", "\"bf16\", \"fp32\"", "\"bf16\"",
-                           "is not in this version for models with latent attention"});
-      return;
-    }
     const std::int64_t in_bf16 = fp8.bf16_layers[0] + fp8.bf16_layers[1];
     if (in_bf16 >= layers) {
       problems_.push_back({"precision.fp8", fmt::format("bf16_layers of {} layers", in_bf16),
@@ -356,11 +345,24 @@ class Resolver {
     for (std::int64_t i = fp8.bf16_layers[0]; i < layers - fp8.bf16_layers[1]; ++i) {
       const LayerConfig& layer = config_.model.layer(i);
       const AttentionConfig& attention = layer.attention;
-      const std::pair<const char*, std::int64_t> sizes[] = {
+      std::vector<std::pair<const char*, std::int64_t>> sizes = {
           {"the hidden size", config_.model.hidden},
-          {"the heads of a rank", attention.q_size() / tensor},
-          {"the KV heads of a rank", attention.kv_size() / std::min(tensor, attention.kv_heads)},
-          {"the MLP columns of a rank", layer.mlp.ffn / tensor}};
+          {"the MLP columns of a rank", layer.mlp.ffn / tensor},
+          {"an expert's columns of a rank",
+           layer.experts ? layer.experts->ffn / config_.parallel.expert_tensor : 0}};
+      if (const auto& latent = attention.latent) {
+        const std::int64_t heads = attention.heads / tensor;
+        sizes.insert(sizes.end(), {{"the latent of queries", latent->q_rank},
+                                   {"the latent of keys and values", latent->kv_rank},
+                                   {"the keys' dims that rotate", latent->rope_dim},
+                                   {"the queries of a rank", heads * latent->query_dim()},
+                                   {"keys and values of a rank", heads * latent->key_value_dim()},
+                                   {"what a rank attends", heads * latent->value_dim}});
+      } else {
+        sizes.insert(sizes.end(), {{"the heads of a rank", attention.q_size() / tensor},
+                                   {"the KV heads of a rank",
+                                    attention.kv_size() / std::min(tensor, attention.kv_heads)}});
+      }
       for (const auto& [name, size] : sizes) {
         if (size % 16 == 0) continue;
         problems_.push_back(

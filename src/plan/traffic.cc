@@ -84,7 +84,9 @@ class Count {
                        : whole_gradients(view);
       if (layout_.sharded()) weights += gathered_weights(view, gathers);
     }
-    if (const std::int64_t maxima = fp8_maxima().shards; maxima > 0) weights += {maxima, 2, 0};
+    for (const MeshView view : kMeshViews)
+      if (const std::int64_t maxima = fp8_maxima(view).shards; maxima > 0)
+        weights += {maxima, 2, 0};
     add(Axis::kData, "gradients", gradients);
     add(Axis::kData, "weights", weights);
   }
@@ -141,9 +143,9 @@ class Count {
   }
 
   /// The largest magnitudes of fp8 weights, once a step.
-  [[nodiscard]] QuantizedRefresh::Sent fp8_maxima() const {
-    if (!request_.part.fp8) return {};
-    return QuantizedRefresh::bytes_sent(params_.metas, request_.part.store);
+  [[nodiscard]] QuantizedRefresh::Sent fp8_maxima(MeshView view) const {
+    if (!request_.part.fp8 || !layout_.has(view)) return {};
+    return QuantizedRefresh::bytes_sent(params_.metas, request_.part.store, view);
   }
 
   void tensor() {
@@ -193,7 +195,7 @@ class Count {
     }
     statistics += maxima;
     add(Axis::kTensor, "statistics", steps * statistics);
-    if (const std::int64_t joined = fp8_maxima().tensor; joined > 0)
+    if (const std::int64_t joined = fp8_maxima(MeshView::kDense).tensor; joined > 0)
       add(Axis::kTensor, "weights", {joined, 1, 0});
     using Of = PartialGradients::Of;
     const auto partial = [&](Of of, AxisRank group) {
@@ -250,23 +252,35 @@ class Count {
       stream += -times * gather;
       if (of.maxima > 0) maxima += times * one_way(of.maxima * extent, extent);
     };
+    const auto column_parallel = [&](const LinearParams& of) {
+      maxima += joins(fp8_joined_rows(recipe, of.fp8->out, of.fp8->out_cut, rows_, extent));
+      maxima += joins(fp8_joined_columns(recipe, of.fp8->out, of.fp8->out_cut, extent));
+    };
     for (const ChunkParams& chunk : params_.chunks) {
       for (const BlockParams& block : chunk.blocks) {
         if (!block.attention.in.fp8) continue;
         const std::int64_t forward = again ? 2 : 1;
         const std::pair<const BranchParams*, std::int64_t> branches[] = {
             {&block.attention, forward}, {&block.mlp, again && after ? 2 : 1}};
+        const bool with_experts = block.experts.in.weight.given();
         for (const auto& [branch, last] : branches) {
           const LinearParams &in = branch->in, &out = branch->out;
-          input(in, forward);
-          stream += last * reduce;
-          stream += -last * made;
+          if (!in.weight.given()) continue;  // experts alone
+          const bool of_attention = branch == &block.attention;
+          const bool whole = of_attention ? block.attention.kv_up.weight.given()
+                                          : block.experts.shared_gate.weight.given();
+          if (!whole) input(in, forward);
+          if (!with_experts || of_attention) {
+            stream += last * reduce;
+            stream += -last * made;
+          }
           maxima +=
               last * joins(fp8_joined_rows(recipe, out.fp8->in, out.fp8->in_cut, rows_, extent));
-          maxima += joins(fp8_joined_rows(recipe, in.fp8->out, in.fp8->out_cut, rows_, extent));
-          maxima += joins(fp8_joined_columns(recipe, in.fp8->out, in.fp8->out_cut, extent));
+          column_parallel(in);
           maxima += joins(fp8_joined_columns(recipe, out.fp8->in, out.fp8->in_cut, extent));
         }
+        for (const LinearParams* up : {&block.attention.q_up, &block.attention.kv_up})
+          if (up->fp8) column_parallel(*up);
       }
     }
   }

@@ -33,6 +33,7 @@ enum class Ownership : std::uint8_t { kRows, kWhole };
 /// 0: all of a segment of its cut (TensorCut).
 struct Fp8Copy {
   std::int64_t block = 0;
+  bool begins_matrix = false;  ///< fused with those before, but of another product: an expert's
 };
 
 /// Position in the list of ParamMeta.

@@ -43,12 +43,6 @@ std::vector<ParamMeta> as_computed(std::vector<ParamMeta> params, DType compute)
   return params;
 }
 
-/// Maxima are joined in equal parts of the ranks that share them.
-std::int64_t largest_count(const QuantizedLayout& quantized,
-                           const ParamDistribution& distribution) {
-  return round_up(quantized.size(), distribution.of(MeshView::kDense).shard.extent);
-}
-
 TensorView part(const TensorView& flat, std::int64_t begin, Shape shape) {
   expect(flat.given(), "a kind of memory that this store does not hold");
   return {flat.data + static_cast<std::size_t>(begin) * size_of(flat.dtype), flat.dtype, shape};
@@ -87,7 +81,7 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StoreConten
     forms_[at].memory = make(sizes.weights[at], type_of(form));
     forms_[at].placed.resize(static_cast<std::size_t>(layout_.block_count()));
   }
-  largest_ = make(largest_count(quantized_, distribution), DType::kI32);
+  largest_ = make(quantized_.size(), DType::kI32);
   scales_ = make(quantized_.size(), DType::kF32);
   turned_scales_ = make(quantized_.size(), DType::kF32);
   turned_fresh_.resize(quantized_.turned().size());
@@ -171,6 +165,38 @@ ConstQuantizedView ParamStore::Lease::turned(Context& context, ParamRange range)
   if (fresh == 0) reorder(context, out, quantized(range), Transpose::kYes);
   fresh = 1;
   return out;
+}
+
+namespace {
+
+/// `first` of `count` that lie behind each other.
+ConstQuantizedMatrices matrices_from(const ConstQuantizedView& first, std::int64_t count) {
+  const Shape &codes = first.codes.shape, &scales = first.scales.shape;
+  return {{first.codes.data, first.codes.dtype, {count, codes[0], codes[1]}},
+          {first.scales.data, first.scales.dtype, {count, scales[0], scales[1]}},
+          first.rows,
+          first.columns,
+          first.padded};
+}
+
+/// Matrix `index` of a range.
+ParamRange matrix_of(ParamRange range, int each, std::int64_t index) {
+  const ParamIndex first = range.first + static_cast<int>(index) * each;
+  return {first, first + each - 1};
+}
+
+}  // namespace
+
+ConstQuantizedMatrices ParamStore::Lease::quantized(ParamRange range, int each) const {
+  return matrices_from(quantized(matrix_of(range, each, 0)), (range.last - range.first + 1) / each);
+}
+
+ConstQuantizedMatrices ParamStore::Lease::turned(Context& context, ParamRange range,
+                                                 int each) const {
+  const std::int64_t count = (range.last - range.first + 1) / each;
+  for (std::int64_t i = 1; i < count; ++i)
+    static_cast<void>(turned(context, matrix_of(range, each, i)));
+  return matrices_from(turned(context, matrix_of(range, each, 0)), count);
 }
 
 void ParamStore::place_turned(int block, TensorView codes) {
@@ -384,8 +410,7 @@ ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& declared, D
       [&](WeightForm form) { return layout_of(StoreLayout::of_form(form)); }, compute, contents);
   const QuantizedLayout quantized(params, distribution);
   Bytes bytes;
-  bytes.parameters =
-      4 * sizes.values + 8 * quantized.size() + 4 * largest_count(quantized, distribution);
+  bytes.parameters = 4 * sizes.values + 12 * quantized.size();
   for (const WeightForm form : kWeightForms) {
     bytes.parameters += static_cast<std::int64_t>(size_of(trireme::type_of(form, compute))) *
                         sizes.weights[static_cast<std::size_t>(form)];

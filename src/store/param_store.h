@@ -25,6 +25,7 @@
 #include "store/state.h"
 #include "store/store_layout.h"
 #include "tensor/buffer.h"
+#include "tensor/quantized_segments.h"
 
 namespace trireme {
 
@@ -81,6 +82,9 @@ class ParamStore {
     [[nodiscard]] ConstQuantizedView quantized(ParamRange range) const;
     /// Its transpose, padded along what were rows: made when it is first asked for.
     [[nodiscard]] ConstQuantizedView turned(Context& context, ParamRange range) const;
+    /// The same of a fused range that is many matrices of `each` parameters (experts).
+    [[nodiscard]] ConstQuantizedMatrices quantized(ParamRange range, int each) const;
+    [[nodiscard]] ConstQuantizedMatrices turned(Context& context, ParamRange range, int each) const;
 
    private:
     friend class ParamStore;
@@ -133,7 +137,7 @@ class ParamStore {
   void refresh_copies(Context& context);
 
   /// Of parameters in fp8: the largest magnitudes of all blocks, as bits, and their scales. In the
-  /// order of the layout; the former padded to a multiple of ranks that share them.
+  /// order of the layout.
   [[nodiscard]] const QuantizedLayout& quantized() const { return quantized_; }
   [[nodiscard]] TensorView largest() const { return largest_.view(); }
   [[nodiscard]] TensorView scales() const { return scales_.view(); }

@@ -44,26 +44,37 @@ bool cut_crosses_blocks(const TensorCut& cut, int extent, std::int64_t block) {
 
 QuantizedLayout::QuantizedLayout(const std::vector<ParamMeta>& params,
                                  const ParamDistribution& distribution) {
-  offsets_.push_back(0);
   for (const ParamMeta& param : params) {
-    std::int64_t size = 0;
     dims_.emplace_back();
-    if (param.fp8) {
-      quantized_.push_back(static_cast<ParamIndex>(dims_.size()) - 1);
-      QuantizedDims& dims = dims_.back();
-      dims = quantized_dims(param, distribution.of(param.view).tensor, param.fp8->block);
-      size = dims.rows.blocks() * dims.columns.blocks();
-    }
-    offsets_.push_back(offsets_.back() + size);
+    if (!param.fp8) continue;
+    quantized_.push_back(static_cast<ParamIndex>(dims_.size()) - 1);
+    dims_.back() = quantized_dims(param, distribution.of(param.view).tensor, param.fp8->block);
   }
+  place_scales(params, distribution);
   for (const ParamIndex index : quantized_) add_turned(params, index);
+}
+
+void QuantizedLayout::place_scales(const std::vector<ParamMeta>& params,
+                                   const ParamDistribution& distribution) {
+  offsets_.resize(params.size());
+  std::int64_t end = 0;
+  for (const MeshView view : kMeshViews) {
+    const std::int64_t begin = end;
+    for (const ParamIndex index : quantized_) {
+      if (params[at(index)].view != view) continue;
+      offsets_[at(index)] = end;
+      end += dims_[at(index)].rows.blocks() * dims_[at(index)].columns.blocks();
+    }
+    end = begin + round_up(end - begin, distribution.of(view).shard.extent);
+    views_[static_cast<std::size_t>(view)] = {begin, end - begin};
+  }
 }
 
 void QuantizedLayout::add_turned(const std::vector<ParamMeta>& params, ParamIndex index) {
   constexpr std::int64_t kAlignment = 64;
   const ParamMeta& param = params[at(index)];
-  const bool fused = param.fuse == Fuse::kWithPrevious && !turned_.empty() &&
-                     turned_.back().range.last == index - 1;
+  const bool fused = param.fuse == Fuse::kWithPrevious && !param.fp8->begins_matrix &&
+                     !turned_.empty() && turned_.back().range.last == index - 1;
   turned_sizes_.resize(std::max(turned_sizes_.size(), at(param.block) + 1));
   std::int64_t& size = turned_sizes_[at(param.block)];
   if (fused) {
@@ -81,9 +92,11 @@ std::int64_t QuantizedLayout::turned_size() const {
 }
 
 std::size_t QuantizedLayout::turned_of(ParamIndex first) const {
-  const auto found = std::find_if(turned_.begin(), turned_.end(),
-                                  [&](const Turned& of) { return of.range.first == first; });
-  expect(found != turned_.end(), "parameter {} begins no fp8 range", first);
+  const auto found =
+      std::lower_bound(turned_.begin(), turned_.end(), first,
+                       [](const Turned& of, ParamIndex wanted) { return of.range.first < wanted; });
+  expect(found != turned_.end() && found->range.first == first, "parameter {} begins no fp8 range",
+         first);
   return static_cast<std::size_t>(found - turned_.begin());
 }
 

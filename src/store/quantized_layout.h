@@ -18,9 +18,9 @@ QuantizedDims quantized_dims(const ParamMeta& param, AxisRank tensor, std::int64
 /// Whether ranks of a tensor axis of that extent have parts of the same blocks.
 bool cut_crosses_blocks(const TensorCut& cut, int extent, std::int64_t block);
 
-/// The scales of all fp8 copies of a rank, one after the other: of each parameter [rows.blocks(),
-/// columns.blocks()], of its whole tensor-parallel shard on every rank. Those of a fused range are
-/// one matrix.
+/// The scales of all fp8 copies of a rank, one after the other, view by view: of each parameter
+/// [rows.blocks(), columns.blocks()], of its whole tensor-parallel shard on every rank. Those of a
+/// fused range are one matrix; those of a view are cut in equal parts by the ranks that share them.
 class QuantizedLayout {
  public:
   QuantizedLayout(const std::vector<ParamMeta>& params, const ParamDistribution& distribution);
@@ -30,12 +30,14 @@ class QuantizedLayout {
   /// Of a fused range as one tensor.
   [[nodiscard]] QuantizedDims dims(ParamRange range) const;
   [[nodiscard]] std::int64_t offset(ParamIndex index) const { return offsets_[at(index)]; }
-  /// Scales of all.
-  [[nodiscard]] std::int64_t size() const { return offsets_.back(); }
+  /// Scales of all, and of a view.
+  [[nodiscard]] std::int64_t size() const { return views_.back().begin + views_.back().size; }
+  [[nodiscard]] Slice of(MeshView view) const { return views_[static_cast<std::size_t>(view)]; }
   [[nodiscard]] const std::vector<ParamIndex>& params() const { return quantized_; }
 
-  /// A fused range, or a parameter alone, and where its transpose begins in those of its block:
-  /// rows of the padded order of what were rows.
+  /// What a product reads (a fused range or, of experts, each one's part of it; a parameter alone),
+  /// and where its transpose begins in those of its block: rows of the padded order of what were
+  /// rows.
   struct Turned {
     ParamRange range;
     int block;
@@ -53,9 +55,11 @@ class QuantizedLayout {
 
  private:
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
+  void place_scales(const std::vector<ParamMeta>& params, const ParamDistribution& distribution);
   void add_turned(const std::vector<ParamMeta>& params, ParamIndex index);
   std::vector<QuantizedDims> dims_;
   std::vector<std::int64_t> offsets_;
+  std::array<Slice, kMeshViews.size()> views_ = {};
   std::vector<ParamIndex> quantized_;
   std::vector<Turned> turned_;
   std::vector<std::int64_t> turned_sizes_;  // of each block

@@ -9,13 +9,13 @@ namespace trireme {
 
 std::vector<QuantizedRefresh::Crossed> QuantizedRefresh::crossed_by(
     const std::vector<ParamMeta>& params, const QuantizedLayout& layout,
-    const ParamDistribution& distribution) {
+    const ParamDistribution& distribution, MeshView view) {
   std::vector<Crossed> crossed;
   std::int64_t begin = 0;
   for (const ParamIndex index : layout.params()) {
     const ParamMeta& param = params[static_cast<std::size_t>(index)];
-    const int extent = distribution.of(param.view).tensor.extent;
-    if (!cut_crosses_blocks(param.cut, extent, param.fp8->block)) continue;
+    const int extent = distribution.of(view).tensor.extent;
+    if (param.view != view || !cut_crosses_blocks(param.cut, extent, param.fp8->block)) continue;
     const QuantizedDims& dims = layout.dims(index);
     crossed.push_back({index, begin, dims.rows.all_blocks(), dims.columns.all_blocks()});
     begin += crossed.back().rows * crossed.back().columns;
@@ -28,12 +28,12 @@ std::int64_t QuantizedRefresh::joined_count(const std::vector<Crossed>& crossed)
 }
 
 QuantizedRefresh::QuantizedRefresh(Context& context, ParamStore& store, Communicator& shards,
-                                   Communicator& tensor)
-    : context_(context), store_(store), shards_(shards), tensor_(tensor) {
-  crossed_ = crossed_by(store.params(), store.quantized(), store.layout().distribution());
-  if (shards.size() > 1)
-    received_ = Buffer(DType::kI32, {shards.size() - 1, store.largest().count() / shards.size()},
-                       context.device());
+                                   Communicator& tensor, MeshView view)
+    : context_(context), store_(store), shards_(shards), tensor_(tensor), view_(view) {
+  crossed_ = crossed_by(store.params(), store.quantized(), store.layout().distribution(), view);
+  const std::int64_t size = store.quantized().of(view).size;
+  if (shards.size() > 1 && size > 0)
+    received_ = Buffer(DType::kI32, {shards.size() - 1, size / shards.size()}, context.device());
   if (!crossed_.empty())
     joined_ = Buffer(DType::kI32, {tensor.size(), joined_count(crossed_)}, context.device());
 }
@@ -41,25 +41,26 @@ QuantizedRefresh::QuantizedRefresh(Context& context, ParamStore& store, Communic
 std::int64_t QuantizedRefresh::buffer_bytes(const std::vector<ParamMeta>& params,
                                             const ParamDistribution& distribution) {
   const QuantizedLayout layout(params, distribution);
-  const Distribution& dense = distribution.of(MeshView::kDense);
-  const std::int64_t part = ceil_div(layout.size(), dense.shard.extent);
-  return 4 * (part * (dense.shard.extent - 1) +
-              dense.tensor.extent * joined_count(crossed_by(params, layout, distribution)));
+  std::int64_t words = 0;
+  for (const MeshView view : kMeshViews) {
+    const Distribution& ranks = distribution.of(view);
+    const std::int64_t part = layout.of(view).size / ranks.shard.extent;
+    words += part * (ranks.shard.extent - 1) +
+             ranks.tensor.extent * joined_count(crossed_by(params, layout, distribution, view));
+  }
+  return 4 * words;
 }
 
 QuantizedRefresh::Sent QuantizedRefresh::bytes_sent(const std::vector<ParamMeta>& params,
-                                                    const ParamDistribution& distribution) {
+                                                    const ParamDistribution& distribution,
+                                                    MeshView view) {
   const QuantizedLayout layout(params, distribution);
-  const Distribution& dense = distribution.of(MeshView::kDense);
-  const std::int64_t part = 4 * ceil_div(layout.size(), dense.shard.extent);
-  const std::int64_t all = part * dense.shard.extent;
-  const std::int64_t joined = 4 * joined_count(crossed_by(params, layout, distribution));
-  return {dense.shard.extent == 1
-              ? 0
-              : part * (dense.shard.extent - 1) + one_way_bytes_sent(all, dense.shard.extent),
-          dense.tensor.extent == 1
-              ? 0
-              : one_way_bytes_sent(joined * dense.tensor.extent, dense.tensor.extent)};
+  const int shards = distribution.of(view).shard.extent,
+            tensor = distribution.of(view).tensor.extent;
+  const std::int64_t all = 4 * layout.of(view).size;
+  const std::int64_t joined = 4 * joined_count(crossed_by(params, layout, distribution, view));
+  return {shards == 1 ? 0 : all / shards * (shards - 1) + one_way_bytes_sent(all, shards),
+          tensor == 1 ? 0 : one_way_bytes_sent(joined * tensor, tensor)};
 }
 
 ScaleDim QuantizedRefresh::owned_rows(ParamIndex index) const {
@@ -77,12 +78,20 @@ TensorView QuantizedRefresh::largest_of(ParamIndex index) const {
       .reshape({blocks, row});
 }
 
+TensorView QuantizedRefresh::largest() const {
+  const Slice own = store_.quantized().of(view_);
+  return store_.largest().rows(own.begin, own.size);
+}
+
 void QuantizedRefresh::run() {
-  if (store_.quantized().size() == 0) return;
-  clear(context_, store_.largest());
+  const Slice own = store_.quantized().of(view_);
+  if (own.size == 0) return;
+  clear(context_, largest());
   const auto for_each_owned = [&](const auto& f) {
-    for (const ParamIndex index : store_.quantized().params())
-      if (store_.value(index).count() > 0) f(index);
+    for (const ParamIndex index : store_.quantized().params()) {
+      const bool of_view = store_.params()[static_cast<std::size_t>(index)].view == view_;
+      if (of_view && store_.value(index).count() > 0) f(index);
+    }
   };
   for_each_owned([&](ParamIndex index) {
     absolute_max(context_, largest_of(index), store_.value(index), owned_rows(index),
@@ -90,8 +99,7 @@ void QuantizedRefresh::run() {
   });
   if (shards_.size() > 1) join_shards();
   if (!crossed_.empty()) join_tensor();
-  scales_of(context_, store_.scales(), store_.largest().rows(0, store_.quantized().size()),
-            DType::kF8E4M3);
+  scales_of(context_, store_.scales().rows(own.begin, own.size), largest(), DType::kF8E4M3);
   for_each_owned([&](ParamIndex index) {
     Quantize args;
     args.out = {
@@ -104,7 +112,7 @@ void QuantizedRefresh::run() {
 }
 
 void QuantizedRefresh::join_shards() {
-  const TensorView largest = store_.largest();
+  const TensorView largest = this->largest();
   const std::int64_t ranks = shards_.size(), mine = shards_.rank();
   const std::int64_t part = largest.count() / ranks;
   std::vector<Message> sends, receives;

@@ -11,10 +11,12 @@ namespace trireme {
 /// So codes and scales are the same whatever shards the tensor.
 class QuantizedRefresh {
  public:
-  /// `shards`: the ranks of one full copy of the tensor-parallel shard (alone: of one rank);
-  /// `tensor`: the tensor axis. Channels for the store's memory, which outlive this.
-  QuantizedRefresh(Context& context, ParamStore& store, Communicator& shards, Communicator& tensor);
-  /// What it takes besides the store.
+  /// Of the parameters of a view. `shards`: the ranks of one full copy of its tensor-parallel shard
+  /// (alone: of one rank); `tensor`: its tensor axis. Channels for the store's memory, which
+  /// outlive this.
+  QuantizedRefresh(Context& context, ParamStore& store, Communicator& shards, Communicator& tensor,
+                   MeshView view = MeshView::kDense);
+  /// What that of each view takes besides the store.
   static std::int64_t buffer_bytes(const std::vector<ParamMeta>& params,
                                    const ParamDistribution& distribution);
   /// What a rank sends: over the shards, over the tensor axis.
@@ -22,7 +24,7 @@ class QuantizedRefresh {
     std::int64_t shards = 0, tensor = 0;
   };
   static Sent bytes_sent(const std::vector<ParamMeta>& params,
-                         const ParamDistribution& distribution);
+                         const ParamDistribution& distribution, MeshView view = MeshView::kDense);
 
   /// Collective over both.
   void run();
@@ -36,11 +38,13 @@ class QuantizedRefresh {
   };
   static std::vector<Crossed> crossed_by(const std::vector<ParamMeta>& params,
                                          const QuantizedLayout& layout,
-                                         const ParamDistribution& distribution);
+                                         const ParamDistribution& distribution, MeshView view);
   static std::int64_t joined_count(const std::vector<Crossed>& crossed);
   /// Of a parameter's maxima those that this rank's rows have part in.
   [[nodiscard]] TensorView largest_of(ParamIndex index) const;
   [[nodiscard]] ScaleDim owned_rows(ParamIndex index) const;
+  /// Those of the view.
+  [[nodiscard]] TensorView largest() const;
   void join_shards();
   void join_tensor();
   /// f(the global blocks, the local blocks) of each part of a crossed parameter, as rows.
@@ -50,6 +54,7 @@ class QuantizedRefresh {
   Context& context_;
   ParamStore& store_;
   Communicator &shards_, &tensor_;
+  MeshView view_;
   std::vector<Crossed> crossed_;
   Buffer received_;  // others' parts of the maxima that this rank joins
   Buffer joined_;    // of each tensor-parallel rank

@@ -67,8 +67,11 @@ ExpertChannels::ExpertChannels(Communicator& stage, const RankPart& part, Balanc
       peers(stage.split(part.cut.expert.index())),
       shard_group(peers->split(part.store.of(MeshView::kExpert).replica.index)),
       copy_group(peers->split(part.store.of(MeshView::kExpert).shard.index)),
+      tensor_group(ranks->split(part.cut.expert.expert.index)),
       counted(stage.split(scope == BalanceScope::kGlobal ? 0 : data_rank(stage.rank(), part))),
       dispatch(channel_of(*ranks, "expert", maker, gpus)),
+      tensor(part.fp8 ? channel_of(*tensor_group, "expert.tensor", maker, gpus)
+                      : make_self_communicator()),
       shard_reduce(channel_of(*shard_group, "expert.reduce", maker, gpus, maker.sums.data_shards)),
       shard_gather(channel_of(*shard_group, "expert.gather", maker, gpus)),
       copy_reduce(channel_of(*copy_group, part.store.sharded() ? "expert.copies" : "expert.reduce",
@@ -128,7 +131,7 @@ ByAxis Channels::sum(std::int64_t TrafficCounters::*counter) const {
   if (!experts) return sum;
   sum[Axis::kData] +=
       of({experts->shard_reduce.get(), experts->shard_gather.get(), experts->copy_reduce.get()});
-  sum[Axis::kExpert] = of({experts->dispatch.get()});
+  sum[Axis::kExpert] = of({experts->dispatch.get(), experts->tensor.get()});
   return sum;
 }
 
@@ -176,7 +179,13 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
     if (channels.experts) gathers.push_back({MeshView::kExpert, *channels.experts->shard_gather});
     gather.emplace(context, store, gathers);
   }
-  if (part.fp8) fp8_weights.emplace(context, store, *channels.shard_gather, *channels.tensor);
+  if (part.fp8) {
+    fp8_weights.emplace_back(context, store, *channels.shard_gather, *channels.tensor);
+    if (channels.experts) {
+      fp8_weights.emplace_back(context, store, *channels.experts->shard_gather,
+                               *channels.experts->tensor, MeshView::kExpert);
+    }
+  }
   if (options.purpose == StagePurpose::kEvaluation) return;
   std::vector<ReductionChannels> reductions{
       {MeshView::kDense, *channels.shard_reduce, *channels.copy_reduce}};
@@ -219,7 +228,7 @@ StageBalance Runtime::balance_of(const ResolvedRun& run) const {
 
 void Runtime::weights_changed(Copies copies) {
   if (copies == Copies::kStale) store.refresh_copies(context);
-  if (fp8_weights) fp8_weights->run();
+  for (QuantizedRefresh& refresh : fp8_weights) refresh.run();
   if (gather) gather->weights_changed();
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // The resources of one rank, in order of life: what comes later may point to what comes earlier.
 
+#include <deque>
 #include <memory>
 #include <optional>
 
@@ -47,10 +48,11 @@ struct ExpertChannels {
   ExpertChannels(Communicator& stage, const RankPart& part, BalanceScope scope,
                  const ChannelMaker& maker, GpuChannels* gpus);
 
-  const std::unique_ptr<Communicator> ranks, peers, shard_group, copy_group;
+  const std::unique_ptr<Communicator> ranks, peers, shard_group, copy_group, tensor_group;
   /// Those whose tokens count together in an auxiliary loss.
   const std::unique_ptr<Communicator> counted;
-  const std::unique_ptr<Communicator> dispatch;                                 ///< "expert"
+  const std::unique_ptr<Communicator> dispatch;  ///< "expert"
+  const std::unique_ptr<Communicator> tensor;    ///< of fp8 weights' maxima; "expert"
   const std::unique_ptr<Communicator> shard_reduce, shard_gather, copy_reduce;  ///< "data"
 };
 
@@ -133,7 +135,7 @@ class Runtime {
   Executor evaluator;  ///< of an evaluation's micro-batch
   Trace trace;
   std::optional<WeightGather> gather;                   ///< with shards
-  std::optional<QuantizedRefresh> fp8_weights;          ///< in fp8
+  std::deque<QuantizedRefresh> fp8_weights;             ///< in fp8: of each view
   std::optional<GradientReduction> reduction;           ///< in training
   std::optional<PartialGradients> partial, same_heads;  ///< in training, with a tensor axis
   std::optional<Optimizer> optimizer;                   ///< in training

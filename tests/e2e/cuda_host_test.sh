@@ -57,6 +57,14 @@ same_run "experts: the same bits without a CUDA graph" plain-experts 5 gpu-qwen2
 # In one run their kernels are measured, which a host has two of where SwiGLU follows.
 fp8=("${short[@]}" --set precision.compute=fp8 --set model.hidden_size=80 --set model.head_dim=16 --set model.intermediate_size=144)
 for recipe in tensor block; do
+  experts=("${fp8[@]}" --set precision.fp8.recipe=$recipe --set model.model_type=mixtral --set model.num_local_experts=3)
+  on cpu base.json "${experts[@]}" --set run.directory=cpu-fp8-experts-$recipe
+  on cuda-host base.json "${experts[@]}" --set run.directory=gpu-fp8-experts-$recipe
+  ends_with "fp8, experts, $recipe, cuda-host" 0
+  close "fp8, experts, $recipe: losses" gpu-fp8-experts-$recipe cpu-fp8-experts-$recipe 4e-3
+  close "fp8, experts, $recipe: gradient norms" gpu-fp8-experts-$recipe cpu-fp8-experts-$recipe 5e-2 grad_norm
+done
+for recipe in tensor block; do
   on cpu base.json "${fp8[@]}" --set precision.fp8.recipe=$recipe --set run.directory=cpu-fp8-$recipe
   wish=
   [ $recipe = block ] || wish=measure

@@ -1,5 +1,5 @@
-// A model whose layers' products are in fp8, beside the same in torch's own fp8 types
-// (tests/golden, fp8/).
+// Models whose layers' products are in fp8, those of experts too, beside the same in torch's own
+// fp8 types (tests/golden, fp8/ and fp8_experts/).
 
 #include <gtest/gtest.h>
 
@@ -32,8 +32,8 @@ struct GoldenFp8 {
   GoldenTensors gradients;  ///< "case/name": each stride-th element
 };
 
-GoldenFp8 read_fp8_golden() {
-  const Json json = read_golden_json("fp8/cases.json");
+GoldenFp8 read_fp8_golden(const std::string& folder) {
+  const Json json = read_golden_json(folder + "/cases.json");
   GoldenFp8 golden;
   std::vector<Problem> problems;
   std::vector<std::string> notes;
@@ -54,7 +54,7 @@ GoldenFp8 read_fp8_golden() {
     one.precision.bf16_layers = {layers.at(0), layers.at(1)};
     golden.cases.push_back(one);
   }
-  golden.gradients = read_tensors(golden_path("fp8/expected.safetensors"));
+  golden.gradients = read_tensors(golden_path(folder + "/expected.safetensors"));
   return golden;
 }
 
@@ -74,7 +74,8 @@ std::vector<float> weight(const ParamMeta& param) {
     if (of_product) {
       value = (static_cast<double>((h & 0xffffU) + (h >> 16)) / 65536 - 1) * (5 + seed % 7) / 32;
       const bool ends_branch = param.name.find("o_proj") != std::string::npos ||
-                               param.name.find("down_proj") != std::string::npos;
+                               param.name.find("down_proj") != std::string::npos ||
+                               param.name.find("w2") != std::string::npos;
       if (ends_branch) value /= 256;
     } else if (param.name.ends_with("norm.weight")) {
       value = 0.75 + static_cast<double>(h >> 27) / 32;
@@ -100,7 +101,8 @@ Found computed(const GoldenFp8& golden, const std::optional<Fp8Precision>& preci
     copy_in(model.context, model.store.value(index), std::as_bytes(std::span(values)));
   }
   const auto alone = make_self_communicator();
-  QuantizedRefresh(model.context, model.store, *alone, *alone).run();
+  for (const MeshView view : kMeshViews)
+    QuantizedRefresh(model.context, model.store, *alone, *alone, view).run();
   model.store.refresh_copies(model.context);
   Found found;
   found.loss = model.run({&batch.view, 1});
@@ -118,7 +120,9 @@ double distance(const GoldenFp8& golden, const Fp8Case& of, const Found& found) 
   const std::string layer = "layers." + std::to_string(of.precision.bf16_layers[0]) + ".";
   double sum = 0, count = 0;
   for (const auto& [param, values] : found.gradients) {
-    if (param.find(layer) == std::string::npos || !param.ends_with("proj.weight")) continue;
+    const bool of_experts = param.find(".experts.") != std::string::npos;
+    if (param.find(layer) == std::string::npos || !(param.ends_with("proj.weight") || of_experts))
+      continue;
     const std::vector<double>& expected = golden.gradients.at(of.name + "/" + param).values;
     expect(expected.size() == values.size(), "{} sampled otherwise", param);
     double difference = 0, square = 0;
@@ -133,15 +137,17 @@ double distance(const GoldenFp8& golden, const Fp8Case& of, const Found& found) 
 }
 
 /// A GPU's products are proved alone (tests/kernels); executed on the host they take too long here.
-class Fp8Golden : public testing::Test {
+class Fp8Golden : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (program_device().kind == DeviceKind::kCuda) GTEST_SKIP() << "a CPU's products";
   }
 };
 
-TEST_F(Fp8Golden, loss_and_gradients_are_those_of_torch) {
-  const GoldenFp8 golden = read_fp8_golden();
+INSTANTIATE_TEST_SUITE_P(Models, Fp8Golden, testing::Values("fp8", "fp8_experts"));
+
+TEST_P(Fp8Golden, loss_and_gradients_are_those_of_torch) {
+  const GoldenFp8 golden = read_fp8_golden(GetParam());
   ASSERT_EQ(golden.cases.size(), 4U);
   for (const Fp8Case& of : golden.cases) {
     for (const int threads : {1, 3}) {
@@ -155,8 +161,8 @@ TEST_F(Fp8Golden, loss_and_gradients_are_those_of_torch) {
 }
 
 /// The bound above tells apart what a wrong program would compute.
-TEST_F(Fp8Golden, other_precisions_are_far) {
-  const GoldenFp8 golden = read_fp8_golden();
+TEST_P(Fp8Golden, other_precisions_are_far) {
+  const GoldenFp8 golden = read_fp8_golden(GetParam());
   for (const Fp8Case& of : golden.cases) {
     EXPECT_GT(distance(golden, of, computed(golden, std::nullopt)), kFar)
         << of.name << " beside bf16";

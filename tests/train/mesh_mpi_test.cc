@@ -220,6 +220,46 @@ TEST(Mesh, fp8_stays_near_one_rank) {
   table.print();
 }
 
+/// A row's scales are those of its source, so that bits do not depend on who has its expert.
+std::vector<MeshCell> fp8_expert_cells(int ranks) {
+  std::vector<MeshCell> cells;
+  for (const Fp8Recipe recipe : {Fp8Recipe::kTensor, Fp8Recipe::kBlock}) {
+    MeshCell data;
+    data.model = MeshModel::kExpertSixteens;
+    data.fp8.emplace();
+    data.fp8->recipe = recipe;
+    data.data = ranks;
+    cells.push_back(data);
+    if (ranks == 1) continue;
+    for (data.expert = 2; data.expert <= ranks; ++data.expert)
+      if (ranks % data.expert == 0) cells.push_back(data);
+    MeshCell tensor = data, gathered = data;
+    data.expert = gathered.expert = tensor.expert = tensor.tensor = ranks;
+    data.zero_stage = 3;
+    gathered.dispatch = DispatchMethod::kAllGather;
+    gathered.recompute = Recompute::kFull;
+    tensor.data = 1;
+    tensor.sequence_parallel = true;
+    tensor.accumulation = 2;
+    cells.insert(cells.end(), {data, gathered, tensor});
+    tensor.model = MeshModel::kLatentSixteens;
+    tensor.fp8->gradients = DType::kF8E4M3;
+    cells.push_back(tensor);
+    if (ranks % 2 != 0) continue;
+    gathered.expert = ranks / 2;
+    gathered.expert_tensor = 2;
+    gathered.zero_stage = 2;
+    cells.push_back(gathered);
+  }
+  return cells;
+}
+
+TEST(Mesh, fp8_experts_and_latents_stay_near_one_rank) {
+  Table table({2e-2, 0.1, 0.6, 0.6, 3, 1e-2});
+  table.run(fp8_expert_cells(test_world().size()));
+  table.print();
+}
+
 /// In the MPI library's order sums agree to rounding, and with those of a second run in all bits.
 TEST(Mesh, sums_of_the_library_stay_within_rounding_of_one_rank) {
   Tolerance tolerance;

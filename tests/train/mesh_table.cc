@@ -57,6 +57,19 @@ ModelConfig make_config(MeshModel model) {
       return model_of(common + R"("model_type": "llama", "num_hidden_layers": 2, "hidden_size": 160,
           "head_dim": 16, "max_position_embeddings": 64, "num_attention_heads": 12,
           "num_key_value_heads": 2, "intermediate_size": 288)");
+    case MeshModel::kExpertSixteens:
+      return model_of(common + R"("model_type": "qwen2_moe", "num_hidden_layers": 2,
+          "hidden_size": 192, "num_attention_heads": 12, "num_key_value_heads": 2,
+          "max_position_embeddings": 64, "intermediate_size": 192, "num_experts": 12,
+          "num_experts_per_tok": 3, "moe_intermediate_size": 96,
+          "shared_expert_intermediate_size": 192, "mlp_only_layers": [0])");
+    case MeshModel::kLatentSixteens:
+      return model_of(common + R"("model_type": "deepseek_v3", "num_hidden_layers": 2,
+          "hidden_size": 160, "num_attention_heads": 12, "num_key_value_heads": 12,
+          "max_position_embeddings": 64, "intermediate_size": 192, "n_routed_experts": 12,
+          "num_experts_per_tok": 3, "moe_intermediate_size": 192, "n_group": 3, "topk_group": 2,
+          "first_k_dense_replace": 1, "q_lora_rank": 48, "kv_lora_rank": 80,
+          "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 32)");
     case MeshModel::kQwen2Moe:
       return model_of(sizes + heads + R"("model_type": "qwen2_moe", "num_hidden_layers": 3,
           "num_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 20,
@@ -171,6 +184,10 @@ std::string name_of(MeshModel model) {
       return "llama of sixteens";
     case MeshModel::kGpt2Sixteens:
       return "gpt2 of sixteens";
+    case MeshModel::kExpertSixteens:
+      return "qwen2_moe of sixteens";
+    case MeshModel::kLatentSixteens:
+      return "deepseek_v3 of sixteens";
     case MeshModel::kQwen2Moe:
       return "qwen2_moe";
     case MeshModel::kMixtral:
@@ -191,8 +208,9 @@ const ModelConfig& config_of(MeshModel model) {
     for (const MeshModel each : kMeshModels) all.push_back(make_config(each));
     all.push_back(make_config(MeshModel::kSixteens));
     for (const MeshModel each :
-         {MeshModel::kGpt2Sixteens, MeshModel::kQwen2Moe, MeshModel::kMixtral, MeshModel::kGlm4Moe,
-          MeshModel::kLatents, MeshModel::kLatentsOfKeys})
+         {MeshModel::kGpt2Sixteens, MeshModel::kExpertSixteens, MeshModel::kLatentSixteens,
+          MeshModel::kQwen2Moe, MeshModel::kMixtral, MeshModel::kGlm4Moe, MeshModel::kLatents,
+          MeshModel::kLatentsOfKeys})
       all.push_back(make_config(each));
     return all;
   }();

@@ -22,8 +22,10 @@ enum class MeshModel : std::uint8_t {
             ///< window and a RoPE of its own in the first layer
   kGpt2,    ///< q, k and v in one matrix; biases everywhere; learned positions; tied
   // Of multiples of 16, not of 128: for fp8, and in cells that are made by hand.
-  kSixteens,      ///< llama
-  kGpt2Sixteens,  ///< gpt2
+  kSixteens,        ///< llama
+  kGpt2Sixteens,    ///< gpt2
+  kExpertSixteens,  ///< qwen2_moe: 12 experts, 3 for a token, and one that all share by a gate
+  kLatentSixteens,  ///< deepseek_v3 with 12 experts, but in the first layer
   // With 12 experts, in cells that are made by hand.
   kQwen2Moe,  ///< 3 for a token, and one that all share by a gate; the first of 3 layers has none;
               ///< an auxiliary loss

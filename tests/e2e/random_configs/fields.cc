@@ -247,10 +247,21 @@ void draw_fp8(Dice& dice, Json& config) {
   };
   const std::int64_t head = size("head_dim"), ffn = size("intermediate_size"),
                      layers = size("num_hidden_layers");
-  // Heads of 16 are so on every rank. Experts have no products in fp8.
-  const bool fits = size("num_experts_per_tok") == 0 && head > 0 && head % 16 == 0 &&
-                    size("hidden_size") > 0 && size("hidden_size") % 16 == 0 && ffn > 0 &&
-                    ffn % (16 * tensor) == 0;
+  const Json* cut = value_at(config, "parallel.expert_tensor");
+  const std::int64_t expert = size("moe_intermediate_size"),
+                     expert_tensor = cut == nullptr ? 1 : cut->as_integer();
+  const auto sixteens = [&](std::initializer_list<const char*> names) {
+    return std::all_of(names.begin(), names.end(),
+                       [&](const char* name) { return size(name) % 16 == 0; });
+  };
+  // Heads of 16 are so on every rank.
+  const bool heads = size("kv_lora_rank") > 0
+                         ? sixteens({"kv_lora_rank", "q_lora_rank", "qk_nope_head_dim",
+                                     "qk_rope_head_dim", "v_head_dim"})
+                         : head > 0 && head % 16 == 0;
+  const bool fits = heads && size("hidden_size") > 0 && size("hidden_size") % 16 == 0 && ffn > 0 &&
+                    ffn % (16 * tensor) == 0 && expert % (16 * expert_tensor) == 0 &&
+                    size("shared_expert_intermediate_size") % (16 * tensor) == 0;
   if (!fits || !dice.percent(70)) return;
   set_at(config, "precision.compute", "fp8");
   if (dice.percent(30)) return;

@@ -100,6 +100,12 @@ void add_latents(Dice& dice, Json& model) {
   model["qk_rope_head_dim"] = 2 * dice.between(1, 6);
   model["v_head_dim"] = 2 * dice.between(1, 12);
   if (dice.percent(30)) model["rope_interleave"] = dice.percent(50);
+  if (!dice.percent(25)) return;  // sizes that products in fp8 take
+  model["hidden_size"] = 16 * dice.between(1, 4);
+  model["intermediate_size"] = model["moe_intermediate_size"] = 96;
+  if (!model["q_lora_rank"].is_null()) model["q_lora_rank"] = 16 * dice.between(1, 3);
+  model["kv_lora_rank"] = 16 * dice.between(1, 3);
+  for (const char* dim : {"qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}) model[dim] = 16;
 }
 
 /// The MLP that all tokens share, or that of layers without experts, is as wide as `ffn`.
@@ -111,7 +117,8 @@ void add_experts(Dice& dice, Json& model, const std::string& family) {
         : family == "mixtral" ? "num_local_experts"
                               : "num_experts"] = count;
   model["num_experts_per_tok"] = dice.between(1, std::min<std::int64_t>(count, 4));
-  if (family.starts_with("qwen")) model["moe_intermediate_size"] = dice.between(1, 40);
+  if (family.starts_with("qwen"))
+    model["moe_intermediate_size"] = dice.percent(30) ? 48 : dice.between(1, 40);
   if (family == "qwen2_moe") model["shared_expert_intermediate_size"] = ffn;
   if (family != "mixtral" && dice.percent(50)) model["norm_topk_prob"] = dice.percent(50);
   if (!sigmoid) {
