@@ -33,19 +33,18 @@ constexpr std::int64_t kLoaderBytesPerToken = 4 * std::int64_t{sizeof(std::int32
 constexpr std::int64_t loader_steps(bool speculative_step) { return speculative_step ? 4 : 2; }
 
 /// Axes along which this rank's GPU is connected with others.
-int connected_axes(const MemoryRequest& request) {
+int connected_axes(const ModelConfig& model, const MemoryRequest& request) {
   const RankPart& part = request.part;
-  const Distribution &dense = part.store.of(MeshView::kDense),
-                     &experts = part.store.of(MeshView::kExpert);
-  const std::array<bool, 9> with_others = {dense.shard.extent > 1,
-                                           dense.replica.extent > 1,
-                                           part.cut.tensor.extent > 1,
-                                           part.cut.context.extent > 1,
-                                           part.neighbours > 0,
-                                           experts.shard.extent > 1,
-                                           experts.replica.extent > 1,
-                                           part.cut.expert.ranks() > 1,
-                                           part.fp8 && part.cut.expert.tensor.extent > 1};
+  const Distribution& dense = part.store.of(MeshView::kDense);
+  std::vector<bool> with_others = {dense.shard.extent > 1, dense.replica.extent > 1,
+                                   part.cut.tensor.extent > 1, part.cut.context.extent > 1,
+                                   part.neighbours > 0};
+  if (model.has_experts()) {
+    const Distribution& experts = part.store.of(MeshView::kExpert);
+    const ExpertCut& cut = part.cut.expert;
+    with_others.insert(with_others.end(), {experts.shard.extent > 1, experts.replica.extent > 1,
+                                           cut.ranks() > 1, part.fp8 && cut.tensor.extent > 1});
+  }
   return static_cast<int>(std::count(with_others.begin(), with_others.end(), true));
 }
 
@@ -277,7 +276,7 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   }
   if (request.device == DeviceKind::kCuda) {
     memory.buffers += scratch_bytes(model, request);
-    memory.libraries = nccl_bytes(connected_axes(request), request.nccl_max_ctas);
+    memory.libraries = nccl_bytes(connected_axes(model, request), request.nccl_max_ctas);
   }
   if (layout.sharded())
     memory.buffers +=

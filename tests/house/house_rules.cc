@@ -39,7 +39,8 @@ const std::map<std::string_view, std::set<std::string_view>> kOpsOfOps = {
     {"cross_entropy", {"gemm"}},
     {"expert_rows", {"glu"}},
     {"gemm", {"elementwise", "gelu", "glu", "quantize"}},
-    {"grouped_gemm", {"elementwise", "gemm"}},
+    {"grouped_gemm", {"gemm", "quantize"}},
+    {"quantize", {"elementwise"}},
     {"simt_host", {"attention"}}};
 /// It lists every op's table.
 constexpr std::string_view kListOfOps = "kernels/common/gpu_kernels_cuda.cc";

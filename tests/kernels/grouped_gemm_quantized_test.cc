@@ -25,6 +25,9 @@ TRIREME_FOR_ALL_ISAS(GroupedGemmQuantizedTest);
 struct Rows {
   Begins begins;
   std::int64_t sources;
+  [[nodiscard]] TestTensor table() const {
+    return TestTensor::of(DType::kI32, {std::ssize(begins)}, {begins.begin(), begins.end()});
+  }
   [[nodiscard]] std::int64_t segments() const { return std::ssize(begins) - 1; }
   [[nodiscard]] std::int64_t experts() const { return segments() / sources; }
   /// Some lie behind the last segment.
@@ -55,8 +58,8 @@ struct SegmentRows {
   bool across;
   std::vector<double> values;  ///< [most, columns]
 
-  SegmentRows(Context& context, const Rows& rows, const TestTensor& table, const ScaleDim& columns_,
-              bool across_, DType format, std::uint64_t seed)
+  SegmentRows(Context& context, const Rows& rows, const ScaleDim& columns_, bool across_,
+              DType format, std::uint64_t seed)
       : codes(format,
               QuantizedSegments::codes_shape(rows.most(), rows.segments(), columns_, across_)),
         scales(DType::kF32,
@@ -64,7 +67,7 @@ struct SegmentRows {
         columns(columns_),
         across(across_) {
     const TestTensor x = TestTensor::random(DType::kBF16, {rows.most(), columns.size()}, seed);
-    quantize_segments(context, {{codes, scales, columns, across}, x, table});
+    quantize_segments(context, {{codes, scales, columns, across}, x, rows.table()});
     test_device::synchronize();
     decode(rows);
   }
@@ -144,9 +147,8 @@ TEST_P(GroupedGemmQuantizedTest, rows_are_products_with_their_experts_and_others
           const ScaleDim n = dim_of(block, {{48}, {160}});
           SCOPED_TRACE(testing::Message() << "block " << block << " k " << k.size() << " rows "
                                           << rows.begins.back() << " " << name_of(format));
-          const TestTensor table = TestTensor::of(DType::kI32, {std::ssize(rows.begins)},
-                                                  {rows.begins.begin(), rows.begins.end()});
-          const SegmentRows a(context, rows, table, k, false, format, 1);
+          const TestTensor table = rows.table();
+          const SegmentRows a(context, rows, k, false, format, 1);
           const Weights b(context, rows.experts(), n, k);
           TestTensor c = TestTensor::random(DType::kBF16, {rows.most(), n.size()}, 3);
           const reference::GroupedCase sizes{rows.experts(), k.size(),    n.size(),
@@ -179,10 +181,9 @@ TEST_P(GroupedGemmQuantizedTest, weights_are_products_of_the_rows_of_each_expert
         for (const Accumulate accumulate : {Accumulate::kNo, Accumulate::kYes}) {
           const ScaleDim m = dim_of(block, {{48}, {112, 16, 300}}), n = dim_of(block, {{272}});
           SCOPED_TRACE(testing::Message() << "block " << block << " rows " << rows.begins.back());
-          const TestTensor table = TestTensor::of(DType::kI32, {std::ssize(rows.begins)},
-                                                  {rows.begins.begin(), rows.begins.end()});
-          const SegmentRows a(context, rows, table, m, true, kE5M2, 1);
-          const SegmentRows b(context, rows, table, n, true, kE4M3, 2);
+          const TestTensor table = rows.table();
+          const SegmentRows a(context, rows, m, true, kE5M2, 1);
+          const SegmentRows b(context, rows, n, true, kE4M3, 2);
           TestTensor c = TestTensor::random(DType::kF32, {rows.experts(), m.size(), n.size()}, 3);
           std::vector<double> start = c.values();
           if (accumulate == Accumulate::kNo) std::fill(start.begin(), start.end(), 0);
@@ -205,12 +206,8 @@ TEST_P(GroupedGemmQuantizedTest, a_row_has_the_bits_that_it_has_alone) {
   Context context = test_context(GetParam(), 2);
   const ScaleDim k = dim_of(kBlock, {{304}}), n = dim_of(kBlock, {{160}});
   const Rows many = {{0, 70, 300}, 1}, few = {{0, 3, 233}, 1};
-  const auto table_of = [](const Rows& rows) {
-    return TestTensor::of(DType::kI32, {std::ssize(rows.begins)},
-                          {rows.begins.begin(), rows.begins.end()});
-  };
-  const TestTensor table = table_of(many), part = table_of(few);
-  const SegmentRows a(context, many, table, k, false, kE4M3, 1);
+  const TestTensor table = many.table(), part = few.table();
+  const SegmentRows a(context, many, k, false, kE4M3, 1);
   const Weights b(context, 2, n, k);
   TestTensor all(DType::kBF16, {many.most(), n.size()}),
       without(DType::kBF16, {few.most(), n.size()});
@@ -228,10 +225,10 @@ TEST_P(GroupedGemmQuantizedTest, a_row_has_the_bits_that_it_has_alone) {
 TEST_P(GroupedGemmQuantizedTest, what_does_not_fit_is_refused) {
   Context context = test_context(GetParam());
   const Rows rows = {{0, 5, 9}, 1};
-  const TestTensor table = TestTensor::of(DType::kI32, {3}, {0, 5, 9});
+  const TestTensor table = rows.table();
   const ScaleDim k(32, kBlock), n(48, kBlock);
-  const SegmentRows along(context, rows, table, k, false, kE4M3, 1),
-      across(context, rows, table, k, true, kE5M2, 1);
+  const SegmentRows along(context, rows, k, false, kE4M3, 1),
+      across(context, rows, k, true, kE5M2, 1);
   const Weights b(context, 2, n, k), other(context, 2, n, ScaleDim(64, kBlock));
   TestTensor c(DType::kBF16, {rows.most(), 48}), wide(DType::kF32, {2, 32, 32});
   expect_refused(

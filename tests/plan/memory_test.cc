@@ -107,6 +107,27 @@ TEST(Memory, nccl_is_counted_apart_for_each_axis_that_connects_ranks) {
   EXPECT_EQ(of({1, 2, 1, 1}, DeviceKind::kCuda, 8), axis / 3);
 }
 
+TEST(Memory, nccl_of_experts_has_axes_of_its_own) {
+  const ModelConfig model = model_of(R"({"model_type":"mixtral","hidden_size":16,
+      "num_attention_heads":4,"num_hidden_layers":2,"intermediate_size":16,"vocab_size":32,
+      "num_local_experts":4})");
+  const auto axes = [&](std::int64_t expert, std::int64_t expert_tensor, bool fp8) {
+    RunConfig::Parallel parallel;
+    parallel.expert = expert;
+    parallel.expert_tensor = expert_tensor;
+    MemoryRequest request = request_for({1, 1, 1, 1}, 64);
+    request.part = part_of_rank(parallel, MeshShape({1, 4, 1, 1}), 0, StagePurpose::kTraining);
+    if (fp8) request.part.fp8.emplace();
+    request.device = DeviceKind::kCuda;
+    return estimate_memory(model, request).libraries / (24 * 9728 * 1024);
+  };
+  EXPECT_EQ(axes(1, 1, false), 2);  // gradients of either kind
+  EXPECT_EQ(axes(2, 1, true), 3);   // and tokens
+  EXPECT_EQ(axes(4, 1, false), 2);  // experts' gradients are summed on one rank
+  EXPECT_EQ(axes(2, 2, false), 2);
+  EXPECT_EQ(axes(2, 2, true), 3);  // and maxima of weights
+}
+
 TEST(Memory, stepping_ahead_keeps_owned_values_and_moments_a_second_time) {
   const ModelConfig model =
       model_of(R"({"model_type":"gpt2","n_embd":64,"n_head":4,"n_layer":2,"vocab_size":256})");
