@@ -1,5 +1,6 @@
 #include "model/experts.h"
 
+#include "base/fiber.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/expert_rows/expert_rows.h"
 #include "model/batch_invariance.h"
@@ -213,6 +214,7 @@ HomeRows at_home(const LayerPass& pass, const ExpertsActivations& acts, TensorVi
 void ExpertsForward::first_product(ConstTensorView n_TC) {
   Context& context = pass_.context;
   const std::int64_t k = pass_.config.experts->chosen;
+  if (travels(pass_)) give_way();
   chosen_.wait();
   const ConstTensorView n = home_rows(pass_, n_TC);
   const ExpertTokens tokens = tokens_of(pass_, acts_, acts_.x_RC, n);
@@ -242,6 +244,7 @@ void ExpertsForward::combine(TensorView y_TC, Accumulate accumulate) {
   const ExpertsScratch& scratch = pass_.experts->scratch;
   const TensorView y = home_rows(pass_, y_TC);
   const HomeRows home = at_home(pass_, acts_, scratch.rows_RC, scratch.home_rows);
+  if (travels(pass_)) give_way();
   home_.wait();
   combine_rows(pass_.context, y, home.rows, home.slot_row,
                accumulate == Accumulate::kYes ? ConstTensorView(y) : ConstTensorView());
@@ -259,6 +262,7 @@ ExpertsBackward::GoingHome ExpertsBackward::products(const ExpertsWeights& weigh
   Context& context = pass.context;
   const ExpertsScratch& scratch = pass.experts->scratch;
   const std::int64_t k = pass.config.experts->chosen;
+  if (travels(pass)) give_way();
   dy.wait();
   const ExpertTokens tokens = tokens_of(pass, acts, left.dy_RC, home_rows(pass, dy_TC));
   gather_rows(context, scratch.rows_RC, tokens.x_TC, acts.row_slot, acts.begins, k);
@@ -286,6 +290,7 @@ void ExpertsBackward::input(const ExpertsWeights& weights, GoingHome under_way, 
   const HomeRows of_weights =
       at_home(pass, acts, scratch.dweights_R.reshape({scratch.dweights_R.count(), 1}),
               scratch.home_dweights);
+  if (travels(pass)) give_way();
   under_way.dweights.wait();
   const std::int64_t parts = of_weights.slot_row.shape[1] / k;
   const TensorView dweights = first(scratch.dweights_Sk, home);

@@ -86,7 +86,7 @@ void Stage::rewind() {
   store_.gradients().begin_step(context_);
 }
 
-ModelPass Stage::pass_of(const MicroBatch& micro_batch) {
+ModelPass Stage::pass_of(const MicroBatch& micro_batch, Direction direction) {
   const std::int64_t tokens = shape_.tokens / shape_.cut.context.extent;
   expect(micro_batch.sequences == shape_.sequences && micro_batch.tokens == tokens,
          "a micro-batch of {} x {} tokens in a stage made for {} x {}", micro_batch.sequences,
@@ -95,11 +95,12 @@ ModelPass Stage::pass_of(const MicroBatch& micro_batch) {
   mask.sequences = micro_batch.sequences;
   mask.q = mask.kv = axes_.context.own(tokens);
   mask.first_key_T = micro_batch.first_key;
+  const auto& experts = direction == Direction::kForward ? experts_ : experts_backward_;
   return {context_,     local_,
           axes_.tensor, axes_.context,
           ropes_,       micro_batch.positions,
           mask,         fp8_ ? &*fp8_ : nullptr,
-          {},           experts_ ? &*experts_ : nullptr};
+          {},           experts ? &*experts : nullptr};
 }
 
 void Stage::prepare_experts() {
@@ -110,6 +111,8 @@ void Stage::prepare_experts() {
   const Shape counts{layers, shape_.sequences, largest_.experts->count};
   experts_.emplace(ExpertsPass{axes_.expert, axes_.places, buffers_.experts});
   experts_->sequence_tokens = shape_.tokens / shape_.cut.context.extent;
+  experts_backward_.emplace(ExpertsPass{axes_.expert, axes_.places, buffers_.experts_backward});
+  experts_backward_->sequence_tokens = experts_->sequence_tokens;
   if (shape_.purpose == StagePurpose::kEvaluation) return;
   expert_losses_ = Buffer(DType::kF64, {layers, 2}, context_.device());
   expert_load_ = Buffer(DType::kI32, counts, context_.device());
@@ -117,9 +120,11 @@ void Stage::prepare_experts() {
 
 void Stage::begin_experts(const ExpertsBalance& balance) {
   if (!experts_) return;
-  experts_->balance = balance;
-  experts_->losses_L2 = evaluating_ ? TensorView() : expert_losses_.view();
-  experts_->load_LBE = evaluating_ ? TensorView() : expert_load_.view();
+  for (auto* pass : {&experts_, &experts_backward_}) {
+    (*pass)->balance = balance;
+    (*pass)->losses_L2 = evaluating_ ? TensorView() : expert_losses_.view();
+    (*pass)->load_LBE = evaluating_ ? TensorView() : expert_load_.view();
+  }
 }
 
 Stage::ExpertTotals Stage::expert_totals() {
@@ -271,7 +276,7 @@ void Stage::run_head(const ModelPass& pass, WeightReader& weights, const ChunkPa
 
 void Stage::run_forward(int chunk, const ForwardOf& of) {
   const ChunkParams& params = params_of(chunk);
-  const ModelPass pass = pass_of(of.micro_batch);
+  const ModelPass pass = pass_of(of.micro_batch, Direction::kForward);
   WeightReader weights = reader_of(chunk, ActionKind::kForward);
   if (params.range.embedding) embed(weights, params, of.micro_batch, of.acts[0]);
   const ConstTensorView stream = forward_layers(pass, weights, params, of.acts, buffers_.forward);
@@ -300,7 +305,8 @@ void Stage::forward(int chunk, int micro_batch) {
 
 void Stage::recompute(int chunk, int micro_batch) {
   const ChunkParams& params = params_of(chunk);
-  const ModelPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
+  const ModelPass pass =
+      pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)], Direction::kBackward);
   WeightReader weights = reader_of(chunk, ActionKind::kRecompute);
   ends_of(chunk, micro_batch).recomputed = true;
   for (std::int64_t layer = 0; layer < params.range.layers; ++layer) {
@@ -442,7 +448,8 @@ void Stage::end_backward(int chunk, int micro_batch, bool last) {
 
 void Stage::backward(int chunk, int micro_batch, LastMicroBatch last) {
   const ChunkParams& params = params_of(chunk);
-  const ModelPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
+  const ModelPass pass =
+      pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)], Direction::kBackward);
   const bool closes = last == LastMicroBatch::kYes;
   WeightReader weights = reader_of(chunk, ActionKind::kBackward);
   begin_backward(weights, chunk, micro_batch);
@@ -456,7 +463,8 @@ void Stage::backward(int chunk, int micro_batch, LastMicroBatch last) {
 
 void Stage::backward_input(int chunk, int micro_batch) {
   expect(kept_of(chunk, micro_batch, 0) != nullptr, "B without W where they are one action");
-  const ModelPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
+  const ModelPass pass =
+      pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)], Direction::kBackward);
   WeightReader weights = reader_of(chunk, ActionKind::kBackward);
   begin_backward(weights, chunk, micro_batch);
   for (std::int64_t layer = params_of(chunk).range.layers - 1; layer >= 0; --layer)
@@ -464,7 +472,8 @@ void Stage::backward_input(int chunk, int micro_batch) {
 }
 
 void Stage::backward_weight(int chunk, int micro_batch, LastMicroBatch last) {
-  const ModelPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
+  const ModelPass pass =
+      pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)], Direction::kBackward);
   const bool closes = last == LastMicroBatch::kYes;
   end_head(chunk, micro_batch, closes);
   for (std::int64_t layer = params_of(chunk).range.layers - 1; layer >= 0; --layer) {

@@ -57,6 +57,7 @@ struct StageShape {
   std::vector<ChunkShape> chunks = {};  ///< in order of the model; none: the whole
   DeviceKind device = DeviceKind::kCpu;
   std::optional<Fp8Precision> fp8 = {};  ///< of products that are declared so
+  bool turns = false;                    ///< a forward and a backward may run in turns (Executor)
 
   /// Of a micro-batch, those that are computed here.
   [[nodiscard]] std::int64_t local_tokens() const {
@@ -105,6 +106,7 @@ class Stage final : public StageProgram {
   [[nodiscard]] TensorView boundary(int chunk, int micro_batch, Boundary which) override;
   void copy(TensorView to, TensorView from) override;
   [[nodiscard]] int slot(int chunk, int micro_batch) const override;
+  [[nodiscard]] bool takes_turns() const override { return shape_.turns; }
   /// How experts are balanced in training; by default not at all.
   void set_balance(const StageBalance& balance) { balance_ = balance; }
   [[nodiscard]] bool has_aux_loss() const { return balance_.aux_coefficient != 0; }
@@ -153,12 +155,13 @@ class Stage final : public StageProgram {
     HeadBuffers head;
     AttentionScratch backward;
     Fp8Scratch fp8;
-    ExpertsScratch experts;
+    ExpertsScratch experts, experts_backward;  // the same, where they do not take turns
   };
   static Buffers lay_out(ArenaCursor& arena, const ModelConfig& config, const StageShape& shape,
                          DType compute);
 
-  [[nodiscard]] ModelPass pass_of(const MicroBatch& micro_batch);
+  enum class Direction : std::uint8_t { kForward, kBackward };
+  [[nodiscard]] ModelPass pass_of(const MicroBatch& micro_batch, Direction direction);
   /// Of one layer.
   [[nodiscard]] static LayerShape layer_shape(const ModelConfig& local, const LayerConfig& layer,
                                               const StageShape& shape, DType compute);
@@ -235,7 +238,7 @@ class Stage final : public StageProgram {
   Buffer loss_sum_, loss_scale_;
   Buffer expert_losses_, expert_load_;  // of each layer of the model, with experts
   StageBalance balance_;
-  std::optional<ExpertsPass> experts_;
+  std::optional<ExpertsPass> experts_, experts_backward_;
   std::map<std::pair<const ChunkParams*, ActionKind>, std::vector<int>> reads_;
   DeviceBatches device_batches_;
   std::span<const MicroBatch> micro_batches_;

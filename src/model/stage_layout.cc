@@ -203,7 +203,8 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
     buffers.fp8 =
         lay_out_fp8(arena, fp8_widths(layer, shape.cut.tensor.extent, training && together),
                     fp8_expert_bytes(layer, *shape.fp8));
-  buffers.experts = lay_out_experts_scratch(arena, layer);
+  buffers.experts = buffers.experts_backward = lay_out_experts_scratch(arena, layer);
+  if (shape.turns) buffers.experts_backward = lay_out_experts_scratch(arena, layer);
   const auto forward = [&] { buffers.forward = lay_out_forward_scratch(arena, layer); };
   const auto head = [&] {
     if (!has_head) return;
@@ -220,7 +221,10 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
     }
     buffers.backward = lay_out_attention_scratch(arena, layer);
   };
-  if (layer.recompute == Recompute::kFull) {  // forward runs in the middle of backward
+  if (shape.turns) {
+    arena.overlay(forward, head);
+    backward();
+  } else if (layer.recompute == Recompute::kFull) {  // forward runs in the middle of backward
     forward();
     arena.overlay(head, backward);
   } else {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/fiber.h"
 
 namespace trireme {
 
@@ -75,7 +76,14 @@ class Executor::State {
     trace_ = &trace;
     occupation_ = {};
     first_ns_ = 0;
-    for (const ProgramStep& step : steps_) take(step);
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      if (!begins_group(i)) {
+        take(steps_[i]);
+        continue;
+      }
+      act_in_turns(steps_[i], steps_[i + 1]);
+      ++i;
+    }
     if (links_ == nullptr) return;
     const Span span(trace, Phase::kCommunication);
     for (Boundaries& slot : under_way_) {
@@ -149,36 +157,73 @@ class Executor::State {
       await(chunk, action.micro_batch, {Boundary::kOutputGradient, Boundary::kInputGradient});
   }
 
-  void act(const Action& action, LastMicroBatch last) {
+  void compute(const Action& action, LastMicroBatch last) {
     const int chunk = chunk_of(action.virtual_stage);
-    trace_->set_action(letter_of(action.kind), action.virtual_stage, action.micro_batch);
-    if (links_ != nullptr) prepare(action, chunk);
-    const std::int64_t begin_ns = steady_now_ns();
-    {
-      const Span span(*trace_, phase_of(action.kind), action.micro_batch);
-      switch (action.kind) {
-        case ActionKind::kForward:
-          stage_.forward(chunk, action.micro_batch);
-          break;
-        case ActionKind::kBackwardInput:
-          training_->backward_input(chunk, action.micro_batch);
-          break;
-        case ActionKind::kBackwardWeight:
-          training_->backward_weight(chunk, action.micro_batch, last);
-          break;
-        case ActionKind::kBackward:
-          training_->backward(chunk, action.micro_batch, last);
-          break;
-        case ActionKind::kRecompute:
-          training_->recompute(chunk, action.micro_batch);
-          break;
-      }
+    switch (action.kind) {
+      case ActionKind::kForward:
+        return stage_.forward(chunk, action.micro_batch);
+      case ActionKind::kBackwardInput:
+        return training_->backward_input(chunk, action.micro_batch);
+      case ActionKind::kBackwardWeight:
+        return training_->backward_weight(chunk, action.micro_batch, last);
+      case ActionKind::kBackward:
+        return training_->backward(chunk, action.micro_batch, last);
+      case ActionKind::kRecompute:
+        return training_->recompute(chunk, action.micro_batch);
     }
-    const std::int64_t end_ns = steady_now_ns();
-    if (first_ns_ == 0) first_ns_ = begin_ns;
-    occupation_.busy_ns += end_ns - begin_ns;
-    occupation_.span_ns = end_ns - first_ns_;
-    trace_->set_action(0, 0, 0);
+  }
+
+  void show(const Action& action) {
+    trace_->set_action(letter_of(action.kind), action.virtual_stage, action.micro_batch);
+  }
+
+  /// `run()` as a part of the action, or all of it.
+  template <class Run>
+  auto timed(const Action& action, const Run& run) {
+    show(action);
+    const std::int64_t begin_ns = steady_now_ns();
+    const Occupied occupied{*this, begin_ns};
+    const Span span(*trace_, phase_of(action.kind), action.micro_batch);
+    return run();
+  }
+  struct Occupied {
+    State& state;
+    std::int64_t begin_ns;
+    ~Occupied() {
+      const std::int64_t end_ns = steady_now_ns();
+      if (state.first_ns_ == 0) state.first_ns_ = begin_ns;
+      state.occupation_.busy_ns += end_ns - begin_ns;
+      state.occupation_.span_ns = end_ns - state.first_ns_;
+      state.trace_->set_action(0, 0, 0);
+    }
+  };
+
+  void act(const Action& action, LastMicroBatch last) {
+    show(action);
+    if (links_ != nullptr) prepare(action, chunk_of(action.virtual_stage));
+    timed(action, [&] { compute(action, last); });
+  }
+
+  [[nodiscard]] bool begins_group(std::size_t step) const {
+    const auto group_of = [&](std::size_t i) {
+      return i < steps_.size() && steps_[i].kind == StepKind::kAction ? steps_[i].action.group : 0;
+    };
+    return stage_.takes_turns() && group_of(step) != 0 && group_of(step) == group_of(step + 1);
+  }
+
+  void act_in_turns(const ProgramStep& one, const ProgramStep& other) {
+    const std::array<const ProgramStep*, 2> both = {&one, &other};
+    for (std::size_t i = 0; i < both.size(); ++i) {
+      const ProgramStep& step = *both[i];
+      show(step.action);
+      if (links_ != nullptr) prepare(step.action, chunk_of(step.action.virtual_stage));
+      fibers_[i].begin([this, &step] { compute(step.action, step.last); });
+    }
+    std::array<bool, 2> more = {true, true};
+    while (more[0] || more[1]) {
+      for (std::size_t i = 0; i < both.size(); ++i)
+        if (more[i]) more[i] = timed(both[i]->action, [&] { return fibers_[i].resume(); });
+    }
   }
 
   const std::vector<std::int32_t> stages_;  // of each chunk the virtual stage
@@ -187,6 +232,7 @@ class Executor::State {
   StageLinks* const links_;
   std::vector<ProgramStep> steps_;
   std::vector<Boundaries> under_way_;  // of each slot
+  std::array<Fiber, 2> fibers_;        // of the actions of a group
   Trace* trace_ = nullptr;
   Occupation occupation_;
   std::int64_t first_ns_ = 0;

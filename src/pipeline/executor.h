@@ -13,7 +13,8 @@ namespace trireme {
 /// Runs the steps of one rank of a program, a span of the trace for each action. Chunk i of the
 /// stage is the rank's i-th virtual stage. Transfers start as start_early says; an input is waited
 /// for by the action that takes it, an output that leaves by the next that writes to its memory.
-/// Actions of a group run one after the other. Made once; running allocates nothing.
+/// Two actions of a group take turns where the stage can (base/fiber.h): each until what it has
+/// sent travels; else they run one after the other. Made once.
 class Executor {
  public:
   /// References must outlive this. Without `links` (a schedule of one rank) nothing is sent.

@@ -25,6 +25,8 @@ class ForwardProgram {
   [[nodiscard]] virtual TensorView boundary(int chunk, int micro_batch, Boundary which) = 0;
   /// Whose memory that is, from 0: those of one slot share it.
   [[nodiscard]] virtual int slot(int chunk, int micro_batch) const = 0;
+  /// Whether two actions of a group may take turns: there is memory for both.
+  [[nodiscard]] virtual bool takes_turns() const { return false; }
   /// Between two boundaries of this stage.
   virtual void copy(TensorView to, TensorView from) = 0;
 };

@@ -1,5 +1,6 @@
 #include "plan/rank_part.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/math.h"
@@ -117,6 +118,12 @@ StageShape RankPart::stage(std::int64_t sequences, std::int64_t tokens, Recomput
   shape.recompute = recompute;
   shape.device = device;
   shape.fp8 = fp8;
+  // Their memory is that of one pass where activations are made again, and that of a block where
+  // gradients or weights are whole for one at a time.
+  const bool groups = std::any_of(actions.begin(), actions.end(),
+                                  [](const Action& action) { return action.group != 0; });
+  shape.turns = groups && cut.expert.ranks() > 1 && recompute == Recompute::kNone &&
+                purpose != StagePurpose::kEvaluation && store.accumulates_locally();
   return shape;
 }
 

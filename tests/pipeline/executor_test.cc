@@ -1,8 +1,12 @@
 #include "pipeline/executor.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
+
+#include "base/fiber.h"
 
 namespace trireme {
 namespace {
@@ -84,6 +88,54 @@ TEST(Executor, a_forward_program_is_asked_to_go_forward_alone) {
   EXPECT_EQ(recorder.text, "F0 F1");
   steps[1].action.kind = ActionKind::kBackward;
   EXPECT_THROW(Executor(steps, forward), InternalError);
+}
+
+/// Says when an action begins and ends, and gives way between.
+class InTurns final : public StageProgram {
+ public:
+  explicit InTurns(bool takes_turns) : takes_turns_(takes_turns) {}
+  void forward(int, int micro_batch) override { note("F", micro_batch); }
+  void recompute(int, int micro_batch) override { note("R", micro_batch); }
+  void backward_input(int, int micro_batch) override { note("B", micro_batch); }
+  void backward_weight(int, int micro_batch, LastMicroBatch) override { note("W", micro_batch); }
+  void backward(int, int micro_batch, LastMicroBatch) override { note("BW", micro_batch); }
+  TensorView boundary(int, int, Boundary) override { return {}; }
+  [[nodiscard]] int slot(int, int) const override { return 0; }
+  [[nodiscard]] bool takes_turns() const override { return takes_turns_; }
+  void copy(TensorView, TensorView) override {}
+  std::string text;
+
+ private:
+  void note(const char* name, int micro_batch) {
+    text += fmt::format("{}{}( ", name, micro_batch);
+    give_way();
+    text += fmt::format(") ");
+  }
+  bool takes_turns_;
+};
+
+TEST(Executor, actions_of_a_group_take_turns_where_the_stage_can) {
+  const std::vector<Action> actions = {{ActionKind::kForward, 0, 0},
+                                       {ActionKind::kForward, 0, 1, 1},
+                                       {ActionKind::kBackward, 0, 0, 1},
+                                       {ActionKind::kBackward, 0, 1}};
+  std::vector<ProgramStep> steps;
+  for (const Action& action : actions) steps.push_back({StepKind::kAction, action});
+  const auto run = [&](bool takes_turns) {
+    InTurns stage(takes_turns);
+    Trace trace(64);
+    Executor executor(steps, stage);
+    executor.run(trace);
+    EXPECT_GT(executor.occupation().busy_ns, 0);
+    const std::string once = std::exchange(stage.text, "");
+    executor.run(trace);
+    EXPECT_EQ(stage.text, once);
+    return once;
+  };
+  EXPECT_EQ(run(false), "F0( ) F1( ) BW0( ) BW1( ) ");
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_EQ(run(true), "F0( ) F1( BW0( ) ) BW1( ) ");
+#endif
 }
 
 }  // namespace

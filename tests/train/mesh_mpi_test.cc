@@ -391,6 +391,21 @@ TEST(Mesh, experts_train_in_a_pipeline_as_on_one_rank) {
       if (!table.run(cell)) return;
     }
   }
+  // Forward and backward take turns where activations are kept, and gradients are whole.
+  MeshCell cell;
+  cell.model = MeshModel::kMixtral;
+  cell.layers = 5;
+  cell.pipeline = 2;
+  cell.schedule = "dualpipe-v";
+  cell.data = cell.expert = ranks / 2;
+  cell.accumulation = 5;
+  for (const int stage : {0, 1, 3}) {
+    cell.zero_stage = stage;
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective}) {
+      cell.recompute = recompute;
+      if (!table.run(cell)) return;
+    }
+  }
 }
 
 }  // namespace
