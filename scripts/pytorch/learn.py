@@ -191,7 +191,9 @@ class Comparison:
         data = {
             "machine": machine.describe(self.train, a.threads),
             "command": f"scripts/compare_learning.sh --tokens {a.tokens} "
-                       f"--size {a.size[0]}x{a.size[1]} --sequence {a.sequence} --batch {a.batch} "
+                       f"--size {a.size[0]}x{a.size[1]} "
+                       + (f"--experts {','.join(map(str, a.experts))} " if a.experts else "")
+                       + f"--sequence {a.sequence} --batch {a.batch} "
                        f"--lr {a.lr:g} --runs {','.join(a.runs)}",
             "config": config, "steps": self.steps,
             "text": a.text.name if a.text else "King James Bible (Debian: bible-kjv-text)",

@@ -163,18 +163,25 @@ def write_tables(curves, data, directory):
                   *(f"{curves.held_out[name][i]:.7g}" for name in names), sep=",", file=out)
 
 
+def mlp_text(model):
+    if "num_experts" in model:
+        return (f"{model['num_experts_per_tok']} of {model['num_experts']} experts of "
+                f"{model['moe_intermediate_size']}")
+    return f"ffn {model['intermediate_size']}"
+
+
 def write_markdown(curves, data, path):
     model, config = data["config"]["model"], data["config"]
     reference = curves.final(REFERENCE)
     lines = [
         "# Learning beside PyTorch", "",
-        f"`{data['command']}` made this and repeats it. Trireme and PyTorch (transformers' Llama, "
-        "PyTorch's AdamW) started from the same weights and saw the same samples in the same "
-        "order, as `train data` says them; each loss of each step is compared.", "",
+        f"`{data['command']}` made this and repeats it. Trireme and PyTorch (transformers' "
+        f"{model['model_type']}, PyTorch's AdamW) started from the same weights and saw the same "
+        "samples in the same order, as `train data` says them; each loss of each step is compared.", "",
         machine.describe_markdown(data["machine"]), "",
         f"Model: {data['parameters']:,} parameters, {model['num_hidden_layers']} layers, hidden "
         f"{model['hidden_size']}, {model['num_attention_heads']} heads "
-        f"({model['num_key_value_heads']} key/value), ffn {model['intermediate_size']}, bytes. "
+        f"({model['num_key_value_heads']} key/value), {mlp_text(model)}, bytes. "
         f"Text: {data['text']}, {data['training_tokens']:,} tokens to train on, "
         f"{curves.held_out_tokens:,} held out. {data['steps']:,} steps of "
         f"{config['batch']['global']} x {config['data']['sequence_length']} tokens, "
