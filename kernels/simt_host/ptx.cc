@@ -1,6 +1,8 @@
 // Host bodies of kernels/common/ptx.cuh. Not instrumented: accesses are noted by hand.
 #include "kernels/common/ptx.cuh"
 
+#include "kernels/simt_host/state.h"
+
 namespace trireme::cuda::ptx {
 namespace {
 
@@ -86,10 +88,6 @@ void stmatrix_fn(uint32_t mask, void* const* lanes) {
   }
 }
 
-int linear_thread() {
-  return int(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
-}
-
 }  // namespace
 
 void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
@@ -98,15 +96,15 @@ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b
   simt::warp_collective(~0u, mma_fn, &x, "mma.sync", loc);
 }
 void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Loc loc) {
-  LdmatrixArgs x{static_cast<const unsigned char*>(row), r, linear_thread()};
+  LdmatrixArgs x{static_cast<const unsigned char*>(row), r, simt::t_worker->current->linear};
   simt::warp_collective(~0u, ldmatrix_fn<false>, &x, "ldmatrix", loc);
 }
 void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, simt::Loc loc) {
-  LdmatrixArgs x{static_cast<const unsigned char*>(row), r, linear_thread()};
+  LdmatrixArgs x{static_cast<const unsigned char*>(row), r, simt::t_worker->current->linear};
   simt::warp_collective(~0u, ldmatrix_fn<true>, &x, "ldmatrix.trans", loc);
 }
 void stmatrix_x4(void* row, const uint32_t (&r)[4], simt::Loc loc) {
-  StmatrixArgs x{static_cast<unsigned char*>(row), r, linear_thread()};
+  StmatrixArgs x{static_cast<unsigned char*>(row), r, simt::t_worker->current->linear};
   simt::warp_collective(~0u, stmatrix_fn, &x, "stmatrix", loc);
 }
 
