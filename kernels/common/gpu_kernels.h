@@ -18,6 +18,7 @@ struct GemmQuantizedGpuKernels;
 struct GluKernels;
 struct GradNormGpuKernels;
 struct GroupedGemmGpuKernels;
+struct GroupedGemmHopperKernels;
 struct GroupedGemmQuantizedGpuKernels;
 struct LatentHeadsKernels;
 struct NormKernels;
@@ -47,6 +48,7 @@ struct GpuKernels {
   const GradNormGpuKernels* grad_norm = nullptr;
   const GroupedGemmGpuKernels* grouped_gemm = nullptr;
   const GroupedGemmQuantizedGpuKernels* grouped_gemm_fp8_sm90 = nullptr;  ///< as gemm_fp8_sm90
+  const GroupedGemmHopperKernels* grouped_gemm_sm90 = nullptr;            ///< as gemm_sm90
   const LatentHeadsKernels* latent_heads = nullptr;
   const NormKernels* norm = nullptr;
   const ProjectionNormKernels* projection_norm = nullptr;

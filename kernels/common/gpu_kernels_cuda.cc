@@ -53,6 +53,9 @@ const GpuKernels& gpu_kernels() {
       .glu = &cuda::glu_cuda,
       .grad_norm = &cuda::grad_norm_cuda,
       .grouped_gemm = &cuda::grouped_gemm_cuda,
+#ifdef TRIREME_GPU_SM90
+      .grouped_gemm_sm90 = &cuda::grouped_gemm_sm90,
+#endif
       .latent_heads = &cuda::latent_heads_cuda,
       .norm = &cuda::norm_cuda,
       .projection_norm = &cuda::projection_norm_cuda,

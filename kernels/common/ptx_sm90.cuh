@@ -119,6 +119,16 @@ __device__ __forceinline__ void tma_load_2d_multicast(void* shared, const Tensor
       "l"(reinterpret_cast<uint64_t>(&map)), "r"(c0), "r"(c1), "r"(shared_address(bar)), "h"(blocks)
       : "memory");
 }
+__device__ __forceinline__ void tma_load_3d_multicast(void* shared, const TensorMap& map, int c0,
+                                                      int c1, int c2, uint64_t* bar,
+                                                      uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes."
+      "multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(shared)),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(c0), "r"(c1), "r"(c2), "r"(shared_address(bar)),
+      "h"(blocks)
+      : "memory");
+}
 __device__ __forceinline__ void tma_load_4d_multicast(void* shared, const TensorMap& map, int c0,
                                                       int c1, int c2, int c3, uint64_t* bar,
                                                       uint16_t blocks) {
@@ -279,6 +289,12 @@ inline void tma_load_2d_multicast(void* shared, const TensorMap& map, int c0, in
                                   uint16_t blocks, simt::Loc loc = simt::Loc::current()) {
   const int c[] = {c0, c1};
   simt::tma_load_multicast(shared, &map, 2, c, bar, blocks, loc);
+}
+inline void tma_load_3d_multicast(void* shared, const TensorMap& map, int c0, int c1, int c2,
+                                  uint64_t* bar, uint16_t blocks,
+                                  simt::Loc loc = simt::Loc::current()) {
+  const int c[] = {c0, c1, c2};
+  simt::tma_load_multicast(shared, &map, 3, c, bar, blocks, loc);
 }
 inline void tma_load_4d_multicast(void* shared, const TensorMap& map, int c0, int c1, int c2,
                                   int c3, uint64_t* bar, uint16_t blocks,

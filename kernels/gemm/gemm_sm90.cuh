@@ -133,13 +133,16 @@ __device__ __forceinline__ void wgmma_step(float (&sums)[128], std::uint64_t a, 
 
 /// Element e of 64 rows: row 16 warp + lane / 4 + 8 (e / 2 % 2), column 8 (e / 4) + 2 (lane % 4) +
 /// e % 2.
-template <class T, bool kTransposeA, bool kTransposeB>
+/// `prepare` runs between a step's arrival and its products.
+template <class T, bool kTransposeA, bool kTransposeB, class Prepare>
 __device__ __forceinline__ void multiply_tile(float (&sums)[T::kN / 2], typename T::Smem& s,
-                                              Ring<T::kStages>& ring, int consumer, int steps) {
+                                              Ring<T::kStages>& ring, int consumer, int steps,
+                                              const Prepare& prepare) {
   constexpr int kBlockBytes = T::kSide * T::kK * static_cast<int>(sizeof(bf16));
   std::uint64_t* release = nullptr;  // the stage whose wgmmas were committed one step ago
   for (int step = 0; step < steps; ++step, ring.advance()) {
     ptx::mbarrier_wait(&s.full[ring.stage], ring.parity);
+    prepare(ring.stage, step);
     // 64 rows of a are 64 rows in shared memory, or one block of 64 columns: as many bytes.
     const bf16* rows = s.a[ring.stage] + consumer * 64 * T::kK;
     const std::uint64_t a = kTransposeA ? ptx::wgmma_descriptor_sw128_mn(rows, kBlockBytes)
@@ -170,14 +173,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
                      const DirectSink<typename E::Out> direct) {
   auto& s = smem<typename T::Smem>();
   const int group = static_cast<int>(threadIdx.x) / 128;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < T::kStages; ++i) {
-      ptx::mbarrier_init(&s.full[i], 1);
-      ptx::mbarrier_init(&s.empty[i], T::kCluster * T::kConsumers * 4);  // one arrival a warp
-    }
-    ptx::fence_mbarrier_init();
-  }
-  sync_cluster<T>();
+  begin_ring<T>(s, 1);
 
   if (group == 0) {
     ptx::decrease_registers<40>();
@@ -197,7 +193,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   HopperTiles<T, E> tiles(p);
   for (int row, column0; tiles.take(row, column0);) {
     float sums[T::kN / 2];
-    multiply_tile<T, kTransposeA, kTransposeB>(sums, s, ring, consumer, steps);
+    multiply_tile<T, kTransposeA, kTransposeB>(sums, s, ring, consumer, steps, [](int, int) {});
     const int row0 = row + consumer * 64;
     if (row0 >= p.m) continue;
     finish_sums<kResultColumns<T, E>>({s.out[consumer], p.out, consumer, buffer}, p.by_tma,

@@ -31,6 +31,18 @@ __device__ __forceinline__ void sync_cluster() {
     __syncthreads();
   }
 }
+/// A kernel's first act: the stages' mbarriers, of which `full` takes so many arrivals.
+template <class T>
+__device__ __forceinline__ void begin_ring(typename T::Smem& s, int arrivals) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < T::kStages; ++i) {
+      ptx::mbarrier_init(&s.full[i], arrivals);
+      ptx::mbarrier_init(&s.empty[i], T::kCluster * T::kConsumers * 4);  // one arrival a warp
+    }
+    ptx::fence_mbarrier_init();
+  }
+  sync_cluster<T>();
+}
 /// A block's mbarriers are there until no other arrives on them.
 template <class T>
 __device__ __forceinline__ void leave_cluster() {
@@ -257,7 +269,7 @@ __device__ __forceinline__ void store_known(const OutWay& way, E epilogue,
   if constexpr (requires { epilogue.plain(); }) {
     if (epilogue.is_plain()) return store_block(way, epilogue.plain(), outputs, sums, at);
   }
-  epilogue.bias.pairs = true;
+  if constexpr (requires { epilogue.bias; }) epilogue.bias.pairs = true;
   store_block(way, epilogue, outputs, sums, at);
 }
 

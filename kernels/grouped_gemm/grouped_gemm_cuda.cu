@@ -1,14 +1,14 @@
 // The main loops of gemm over the rows of experts, which the blocks look up in the GPU's memory.
 
 #include "kernels/common/gpu_scratch.h"
+#include "kernels/common/segment_tiles.cuh"
 #include "kernels/gemm/gemm_fma.cuh"
 #include "kernels/gemm/gemm_mma.cuh"
+#include "kernels/grouped_gemm/kept_sums.cuh"
 #include "kernels/grouped_gemm/grouped_gemm_gpu_table.h"
 
 namespace trireme::cuda {
 namespace {
-
-constexpr unsigned kAllLanes = 0xffffffffU;
 
 /// A block's tile: where it begins in an expert's result, and where rows and columns end that it
 /// has.
@@ -77,56 +77,16 @@ struct MainLoop<float> {
 
 // ---- rows ----
 
-struct Rows {
-  std::int64_t expert, begin, end;  ///< expert -1: none
-};
-
-/// Tile `index` of rows, of the tiles of the experts one after the other. All lanes of a warp look
-/// for it, each at an expert of its own at a time.
-template <int kTileM>
-__device__ __forceinline__ Rows tile_rows(const std::int32_t* begins, std::int64_t experts,
-                                          std::int64_t sources, std::int64_t index) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  std::int64_t before = 0;
-  for (std::int64_t first = 0; first < experts; first += 32) {
-    const std::int64_t expert = first + lane;
-    const int begin = expert < experts ? begins[expert * sources] : 0;
-    const int end = expert < experts ? begins[(expert + 1) * sources] : 0;
-    const int tiles = (end - begin + kTileM - 1) / kTileM;
-    int up_to = tiles;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int other = __shfl_up_sync(kAllLanes, up_to, step);
-      if (lane >= step) up_to += other;
-    }
-    const unsigned behind = __ballot_sync(kAllLanes, index < before + up_to);
-    if (behind != 0) {
-      const int found = __ffs(static_cast<int>(behind)) - 1;
-      const std::int64_t tile = index - before - __shfl_sync(kAllLanes, up_to - tiles, found);
-      return {first + found, __shfl_sync(kAllLanes, begin, found) + tile * kTileM,
-              __shfl_sync(kAllLanes, end, found)};
-    }
-    before += __shfl_sync(kAllLanes, up_to, 31);
-  }
-  return {-1, 0, 0};
-}
-
-/// Where experts' rows stand.
-struct Table {
-  const std::int32_t* begins;
-  std::int64_t experts, sources;
-};
-
 /// The grid is for as many tiles of rows as there may be.
 template <class Tile, bool kTransposeB, class T>
 __global__ void __launch_bounds__(Tile::kThreads)
-    grouped_kernel(Product<T> product, const Table table, std::int64_t row_tiles,
+    grouped_kernel(Product<T> product, const SegmentTable table, std::int64_t row_tiles,
                    const DirectSink<T> sink) {
   const TileAt at = tile_at(blockIdx.x, row_tiles, (product.n + Tile::kN - 1) / Tile::kN);
-  const Rows rows = tile_rows<Tile::kM>(table.begins, table.experts, table.sources, at.row);
+  const ExpertTile rows = expert_tile<Tile::kM>(table, 1, at.row);
   if (rows.expert < 0) return;
   product.b += rows.expert * product.n * product.k;
-  const Bounds tile = {rows.begin, at.column * Tile::kN, rows.end, product.n};
+  const Bounds tile = {rows.row, at.column * Tile::kN, rows.end, product.n};
   typename MainLoop<T>::template Sums<Tile> sums = {};
   MainLoop<T>::template add<Tile, false, kTransposeB>(sums, product, tile);
   MainLoop<T>::template finish<Tile>(sums, PlainEpilogue<T>(), sink, tile, 0);
@@ -162,7 +122,7 @@ void launch_rows(const GroupedGemmGpuArgs& args) {
           .smem_bytes = sizeof(typename Tile::Smem),
           .stream = stream_of(args.exec),
           .name = "grouped_gemm"},
-         product, Table{args.begins, args.experts, args.sources}, tiles,
+         product, SegmentTable{args.begins, args.experts, args.sources}, tiles,
          sink_of(static_cast<T*>(args.c), args.n));
 }
 
@@ -184,28 +144,6 @@ void multiply(const GroupedGemmGpuArgs& args) {
 }
 
 // ---- weights ----
-
-/// Sums that wait for those of later segments, each thread's own: level after level of a block.
-template <class Sums, int kThreads>
-class KeptSums {
- public:
-  static constexpr int kCount = sizeof(Sums) / sizeof(float);
-  __device__ __forceinline__ KeptSums(float* all, int levels)
-      : own_(all + std::int64_t{blockIdx.x} * levels * kCount * kThreads + threadIdx.x) {}
-  __device__ __forceinline__ void put(int level, const Sums& sums) {
-    const auto* from = reinterpret_cast<const float*>(&sums);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) own_[(level * kCount + i) * kThreads] = from[i];
-  }
-  __device__ __forceinline__ void add_to(Sums& sums, int level) const {
-    auto* to = reinterpret_cast<float*>(&sums);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) to[i] = own_[(level * kCount + i) * kThreads] + to[i];
-  }
-
- private:
-  float* own_;
-};
 
 struct WeightTiles {
   std::int64_t down, across;  ///< of an expert
@@ -252,8 +190,8 @@ __device__ __forceinline__ void store_weights(const typename MainLoop<T>::templa
 /// Of one source. (Loops around the main loop would cost registers, and a second block.)
 template <class Tile, class T>
 __global__ void __launch_bounds__(Tile::kThreads)
-    grouped_weights_kernel(const Product<T> product, const Table table, const WeightTiles tiles,
-                           bool accumulate, const DirectSink<float> sink) {
+    grouped_weights_kernel(const Product<T> product, const SegmentTable table,
+                           const WeightTiles tiles, bool accumulate, const DirectSink<float> sink) {
   const WeightTile tile = weight_tile<Tile>(blockIdx.x, tiles, product);
   const Product<T> of_rows = product_of_rows(product, table.begins + tile.expert);
   if (accumulate && of_rows.k == 0) return;
@@ -262,20 +200,18 @@ __global__ void __launch_bounds__(Tile::kThreads)
   store_weights<Tile, T>(sums, tile, accumulate, sink);
 }
 
-/// Of several, added as a counter carries: level l waits with a sum of 2^l segments where bit l of
-/// the next one's number is set, or without, where they had no rows. Blocks take tiles in turns.
+/// Of several, added as KeptSums carries. Blocks take tiles in turns.
 template <class Tile, class T>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
-    grouped_weights_tree_kernel(const Product<T> product, const Table table,
+    grouped_weights_tree_kernel(const Product<T> product, const SegmentTable table,
                                 const WeightTiles tiles, bool accumulate,
                                 const DirectSink<float> sink) {
   using Sums = typename MainLoop<T>::template Sums<Tile>;
-  KeptSums<Sums, Tile::kThreads> kept(tiles.kept, tiles.levels);
+  KeptSums<Sums, Tile::kThreads> kept(tiles.kept, tiles.levels, static_cast<int>(threadIdx.x));
   for (std::int64_t item = blockIdx.x; item < tiles.items; item += gridDim.x) {
     const WeightTile tile = weight_tile<Tile>(item, tiles, product);
     const std::int32_t* begins = table.begins + tile.expert * table.sources;
     Sums sums = {};
-    unsigned waiting = 0;
     bool given = false;
     for (std::int64_t segment = 0; segment < table.sources; ++segment) {
       const Product<T> of_rows = product_of_rows(product, begins + segment);
@@ -285,22 +221,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         __syncthreads();  // tiles of the product before are no longer read
         MainLoop<T>::template add<Tile, true, false>(sums, of_rows, tile.bounds);
       }
-      const bool last = segment + 1 == table.sources;
-      for (int level = 0; level < tiles.levels; ++level) {
-        if ((segment >> level) % 2 != 0) {
-          if ((waiting >> level) % 2 != 0) {
-            kept.add_to(sums, level);
-            given = true;
-          }
-          waiting &= ~(1U << level);
-        } else if (!last) {
-          if (given) {
-            kept.put(level, sums);
-            waiting |= 1U << level;
-          }
-          break;
-        }
-      }
+      given = kept.carry(sums, segment, segment + 1 == table.sources, given);
     }
     if (given || !accumulate) store_weights<Tile, T>(sums, tile, accumulate, sink);
   }
@@ -321,7 +242,7 @@ void launch_weights(const GroupedGemmWeightsGpuArgs& args) {
           .smem_bytes = sizeof(typename Tile::Smem),
           .stream = stream_of(args.exec),
           .name = "grouped_gemm_weights"},
-         product, Table{args.begins, args.experts, args.sources}, tiles, args.accumulate,
+         product, SegmentTable{args.begins, args.experts, args.sources}, tiles, args.accumulate,
          sink_of(args.c, args.n));
 }
 

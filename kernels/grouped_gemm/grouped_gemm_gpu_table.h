@@ -24,7 +24,7 @@ struct GroupedGemmWeightsGpuArgs {
   float* c;
   const void *a, *b;
   const std::int32_t* begins;
-  std::int64_t experts, sources, m, n;
+  std::int64_t experts, sources, rows, m, n;  ///< rows: that there may be
   bool accumulate;
   DType type;
   int multiprocessors;
@@ -35,8 +35,16 @@ struct GroupedGemmGpuKernels {
   void (*multiply)(const GroupedGemmGpuArgs&);
   void (*weights)(const GroupedGemmWeightsGpuArgs&);
 };
+/// What a table may leave to the one for any GPU: by sizes of experts, types and alignment, never
+/// by how many rows there are.
+struct GroupedGemmHopperKernels {
+  GroupedGemmGpuKernels kernels;
+  bool (*serves)(const GroupedGemmGpuArgs&);
+  bool (*serves_weights)(const GroupedGemmWeightsGpuArgs&);
+};
 namespace cuda {
-extern const GroupedGemmGpuKernels grouped_gemm_cuda;
-}
+extern const GroupedGemmGpuKernels grouped_gemm_cuda;     ///< for any GPU
+extern const GroupedGemmHopperKernels grouped_gemm_sm90;  ///< where code for sm_90a is compiled
+}  // namespace cuda
 
 }  // namespace trireme

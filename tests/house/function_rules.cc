@@ -29,6 +29,7 @@ const std::set<std::string_view> kDeclaredElsewhere = {"__cudaRegisterFunction",
                                                        "encode_tensor_map",
                                                        "ncclAllReduce",
                                                        "ncclReduceScatter",
+                                                       "tma_load_3d_multicast",
                                                        "tma_load_4d",
                                                        "tma_load_4d_multicast",
                                                        "tma_load_multicast"};

@@ -1,12 +1,10 @@
 #include "kernels/grouped_gemm/grouped_gemm.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "kernels/gemm_support.h"
-#include "kernels/grouped_gemm_reference.h"
+#include "kernels/grouped_gemm_support.h"
 #include "support/tree_sum.h"
 
 namespace trireme {
@@ -15,46 +13,10 @@ namespace {
 class GroupedGemmTest : public OpTest {};
 TRIREME_FOR_ALL_ISAS(GroupedGemmTest);
 
-using Begins = std::vector<std::int64_t>;
-
 /// The numbers of threads to test; a GPU has its own.
 std::vector<int> threads_to_test(Isa isa) {
   return test_context(isa).on_gpu() ? std::vector{1} : std::vector{1, 2, 3};
 }
-
-TestTensor table(const Begins& begins) {
-  return TestTensor::of(DType::kI32, {std::ssize(begins)}, {begins.begin(), begins.end()});
-}
-
-/// Operands of all that a test asks of some experts; three rows lie behind the last segment.
-struct Experts {
-  reference::GroupedCase sizes;
-  std::int64_t rows;
-  TestTensor begins, a, b, c, right, gradients;
-
-  Experts(DType type, std::int64_t k, std::int64_t n, Begins segments, std::int64_t sources = 1,
-          bool transpose_b = false)
-      : sizes{(std::ssize(segments) - 1) / sources, k, n, transpose_b, segments, sources},
-        rows(segments.back() + 3),
-        begins(table(segments)),
-        a(TestTensor::random(type, {rows, k}, 1)),
-        b(TestTensor::random(
-            type, transpose_b ? Shape{sizes.experts, n, k} : Shape{sizes.experts, k, n}, 2)),
-        c(TestTensor::random(type, {rows, n}, 3)),
-        right(TestTensor::random(type, {rows, n}, 4)),
-        gradients(TestTensor::random(DType::kF32, {sizes.experts, k, n}, 5)) {}
-
-  GroupedGemm product() {
-    return {c, a, b, sizes.transpose_b ? Transpose::kYes : Transpose::kNo, begins, sizes.sources};
-  }
-  GroupedGemmWeights weights(Accumulate accumulate) {
-    return {gradients, a, right, accumulate, begins, sizes.sources};
-  }
-  [[nodiscard]] std::string name() const {
-    return fmt::format("{} [{}, {}] {} transposed {}: {}", name_of(a.dtype()), sizes.m, sizes.n,
-                       sizes.sources, sizes.transpose_b, fmt::join(sizes.begins, " "));
-  }
-};
 
 /// Empty experts at both ends and between, one of a row, one of many; then two sources.
 const std::vector<std::pair<Begins, std::int64_t>> kSegments = {

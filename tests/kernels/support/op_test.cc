@@ -123,8 +123,9 @@ TestTensor::~TestTensor() {
 
 std::size_t TestTensor::size() const { return offset_bytes_ + view().bytes() + kGuardBytes; }
 
-TestTensor TestTensor::random(DType dtype, Shape shape, std::uint64_t seed, double scale) {
-  TestTensor tensor(dtype, shape);
+TestTensor TestTensor::random(DType dtype, Shape shape, std::uint64_t seed, double scale,
+                              int offset) {
+  TestTensor tensor(dtype, shape, offset);
   for (std::int64_t i = 0; i < shape.count(); ++i) {
     tensor.set(i, normal(seed, static_cast<std::uint64_t>(i)) * scale);
   }

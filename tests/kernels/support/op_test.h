@@ -69,7 +69,8 @@ class TestTensor {
   /// Zeros, `offset` elements behind an aligned address.
   TestTensor(DType dtype, Shape shape, int offset = kOffsetByEnvironment);
   /// Approximately N(0, scale^2), rounded to the type; the same values for the same seed and shape.
-  static TestTensor random(DType dtype, Shape shape, std::uint64_t seed, double scale = 1);
+  static TestTensor random(DType dtype, Shape shape, std::uint64_t seed, double scale = 1,
+                           int offset = kOffsetByEnvironment);
   static TestTensor of(DType dtype, Shape shape, const std::vector<double>& values);
   TestTensor(const TestTensor& other);
   TestTensor(TestTensor&& other) noexcept;
