@@ -12,10 +12,12 @@
 #include "kernels/glu/glu_table.h"
 #include "kernels/grad_norm/grad_norm_table.h"
 #include "kernels/grouped_gemm/grouped_gemm_gpu_table.h"
+#include "kernels/grouped_gemm/grouped_gemm_quantized_gpu_table.h"
 #include "kernels/latent_heads/latent_heads_table.h"
 #include "kernels/norm/norm_table.h"
 #include "kernels/projection_norm/projection_norm_table.h"
 #include "kernels/quantize/quantize_table.h"
+#include "kernels/quantize_segments/quantize_segments_gpu_table.h"
 #include "kernels/rope/rope_table.h"
 #include "kernels/router/router_table.h"
 #include "kernels/shards/shards_table.h"
@@ -54,12 +56,14 @@ const GpuKernels& gpu_kernels() {
       .grad_norm = &cuda::grad_norm_cuda,
       .grouped_gemm = &cuda::grouped_gemm_cuda,
 #ifdef TRIREME_GPU_SM90
+      .grouped_gemm_fp8_sm90 = &cuda::grouped_gemm_fp8_sm90,
       .grouped_gemm_sm90 = &cuda::grouped_gemm_sm90,
 #endif
       .latent_heads = &cuda::latent_heads_cuda,
       .norm = &cuda::norm_cuda,
       .projection_norm = &cuda::projection_norm_cuda,
       .quantize = &cuda::quantize_cuda,
+      .quantize_segments = &cuda::quantize_segments_cuda,
       .rope = &cuda::rope_cuda,
       .router = &cuda::router_cuda,
       .shards = &cuda::shards_cuda,

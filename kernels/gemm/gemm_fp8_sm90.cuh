@@ -130,60 +130,97 @@ __device__ __forceinline__ void bring_codes(typename T::Smem& s, const Fp8Produc
   }
 }
 
-/// One float; nothing is read, and 0 written, where it does not exist.
-__device__ __forceinline__ void bring_scale(float* to, const Fp8Scales& of, int offset,
-                                            bool exists) {
-  ptx::cp_async_4(to, of.scales + (exists ? offset : 0), exists ? 4 : 0);
-}
-
-/// By warps 1 and 2. Stages are filled kAhead before their copies are waited for.
+/// The stages' scales, by warps 1 and 2. Stages are filled kAhead before their copies are waited
+/// for. `of` says where a tile's scales stand:
+///   a, b         the operands' scales
+///   row(i)       of row i of the tile, without the step; -1: there is none
+///   column(i)    likewise of column i, where each has its own
+///   all(i)       else of all columns; 1: of the second product's
+///   step_a(i), step_b(i)  what step i adds
 template <class T>
-__device__ __forceinline__ void bring_scales(typename T::Smem& s, const Fp8Product& p) {
-  constexpr int kAhead = T::kStages / 2;
-  constexpr int kThreads = T::kScaleThreads;
-  const int first = static_cast<int>(threadIdx.x) - 32;
-  Ring<T::kStages> ring, copied;
-  int under_way = 0;
-  Fp8Tiles<T> tiles(p);
-  for (Fp8TileAt at; tiles.take(at);) {
+class ScaleCopies {
+ public:
+  __device__ __forceinline__ explicit ScaleCopies(typename T::Smem& s) : s_(s) {}
+
+  template <class Scales>
+  __device__ __forceinline__ void bring(const Scales& of, int steps) {
     int rows[T::kM / kThreads];
 #pragma unroll
-    for (int i = 0; i < T::kM / kThreads; ++i) {
-      const int row = at.row + i * kThreads + first;
-      rows[i] = row < p.m ? p.rows.block_of(row) * p.scales_a.stride : -1;
-    }
-    for (int step = 0; step < p.steps; ++step, ring.advance()) {
-      const int column_a = p.scales_a.columns.of_block(step),
-                column_b = p.scales_b.columns.of_block(step);
-      ptx::mbarrier_wait(&s.empty[ring.stage], ring.parity ^ 1);
+    for (int i = 0; i < T::kM / kThreads; ++i) rows[i] = of.row(i * kThreads + first());
+    for (int step = 0; step < steps; ++step, ring_.advance()) {
+      const int step_a = of.step_a(step), step_b = of.step_b(step);
+      ptx::mbarrier_wait(&s_.empty[ring_.stage], ring_.parity ^ 1);
 #pragma unroll
-      for (int i = 0; i < T::kM / kThreads; ++i) {
-        bring_scale(&s.scales_a[ring.stage][i * kThreads + first], p.scales_a, rows[i] + column_a,
-                    rows[i] >= 0);
-      }
+      for (int i = 0; i < T::kM / kThreads; ++i)
+        copy(&s_.scales_a[ring_.stage][i * kThreads + first()], of.a, rows[i], step_a);
       if constexpr (T::kSums == Fp8Sums::kByColumn) {
 #pragma unroll
         for (int i = 0; i < T::kN / kThreads; ++i) {
-          const int column = i * kThreads + first;
-          bring_scale(&s.scales_b[ring.stage][column], p.scales_b,
-                      (at.columns.block + column) * p.scales_b.stride + column_b,
-                      at.columns.begin + column < at.columns.end);
+          const int column = i * kThreads + first();
+          copy(&s_.scales_b[ring_.stage][column], of.b, of.column(column), step_b);
         }
-      } else if (first < 2) {
-        const int block = first == 0 ? at.columns.block : at.columns.second_block;
-        bring_scale(&s.scales_b[ring.stage][first], p.scales_b,
-                    block * p.scales_b.stride + column_b, true);
+      } else if (first() < 2) {
+        copy(&s_.scales_b[ring_.stage][first()], of.b, of.all(first()), step_b);
       }
       ptx::cp_async_commit();
-      if (++under_way <= kAhead) continue;
+      if (++under_way_ <= kAhead) continue;
       ptx::cp_async_wait<kAhead>();
-      ptx::mbarrier_arrive(&s.full[copied.stage]);
-      copied.advance();
-      --under_way;
+      arrive();
     }
   }
-  ptx::cp_async_wait<0>();
-  for (; under_way > 0; --under_way, copied.advance()) ptx::mbarrier_arrive(&s.full[copied.stage]);
+  __device__ __forceinline__ void finish() {
+    ptx::cp_async_wait<0>();
+    while (under_way_ > 0) arrive();
+  }
+
+ private:
+  static constexpr int kAhead = T::kStages / 2, kThreads = T::kScaleThreads;
+
+  static __device__ __forceinline__ int first() { return static_cast<int>(threadIdx.x) - 32; }
+  /// Nothing is read, and 0 written, where there is none.
+  static __device__ __forceinline__ void copy(float* to, const float* scales, int at, int step) {
+    ptx::cp_async_4(to, scales + (at >= 0 ? at + step : 0), at >= 0 ? 4 : 0);
+  }
+  __device__ __forceinline__ void arrive() {
+    ptx::mbarrier_arrive(&s_.full[copied_.stage]);
+    copied_.advance();
+    --under_way_;
+  }
+
+  typename T::Smem& s_;
+  Ring<T::kStages> ring_, copied_;
+  int under_way_ = 0;
+};
+
+/// Of a tile of one product.
+struct Fp8TileScales {
+  const Fp8Product& p;
+  const Fp8TileAt& at;
+  const float *a = p.scales_a.scales, *b = p.scales_b.scales;
+
+  __device__ __forceinline__ int row(int i) const {
+    return at.row + i < p.m ? p.rows.block_of(at.row + i) * p.scales_a.stride : -1;
+  }
+  __device__ __forceinline__ int column(int i) const {
+    return at.columns.begin + i < at.columns.end ? (at.columns.block + i) * p.scales_b.stride : -1;
+  }
+  __device__ __forceinline__ int all(int i) const {
+    return (i == 0 ? at.columns.block : at.columns.second_block) * p.scales_b.stride;
+  }
+  __device__ __forceinline__ int step_a(int step) const {
+    return p.scales_a.columns.of_block(step);
+  }
+  __device__ __forceinline__ int step_b(int step) const {
+    return p.scales_b.columns.of_block(step);
+  }
+};
+
+template <class T>
+__device__ __forceinline__ void bring_scales(typename T::Smem& s, const Fp8Product& p) {
+  ScaleCopies<T> copies(s);
+  Fp8Tiles<T> tiles(p);
+  for (Fp8TileAt at; tiles.take(at);) copies.bring(Fp8TileScales{p, at}, p.steps);
+  copies.finish();
 }
 
 // ---- the consumers ----
@@ -326,14 +363,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
                          const DirectSink<typename E::Out> direct) {
   auto& s = smem<typename T::Smem>();
   const int group = static_cast<int>(threadIdx.x) / 128;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < T::kStages; ++i) {
-      ptx::mbarrier_init(&s.full[i], T::kScaled ? 1 + T::kScaleThreads : 1);
-      ptx::mbarrier_init(&s.empty[i], T::kCluster * T::kConsumers * 4);  // one arrival a warp
-    }
-    ptx::fence_mbarrier_init();
-  }
-  sync_cluster<T>();
+  begin_ring<T>(s, T::kScaled ? 1 + T::kScaleThreads : 1);
 
   if (group == 0) {
     ptx::decrease_registers<40>();

@@ -5,11 +5,6 @@
 namespace trireme::cuda {
 namespace {
 
-/// Blocks of a multiprocessor, at least: some compute while 32 KiB of bf16, or 64 of f32, are under
-/// way for each of the others. A fourth would spill.
-template <class T>
-inline constexpr int kTileBlocks = sizeof(T) == 2 ? 3 : 2;
-
 // ---- maxima ----
 
 template <Scales kScales, class T>
@@ -148,27 +143,6 @@ __device__ __forceinline__ float factor_at(const QuantizeArgs& args, const Tile&
   return of.factor;
 }
 
-/// words[i]: eight codes of row i or, with `down`, of column i; scaled(k, j): element (k, j) times
-/// its factor.
-template <class F8, bool kDown, class Scaled>
-__device__ __forceinline__ void encode(Vector<unsigned, 2> (&words)[kOwn], const Scaled& scaled) {
-  const auto pair = [&](int i, int e) {
-    return kDown ? f8_pair<F8>(scaled(e, i), scaled(e + 1, i))
-                 : f8_pair<F8>(scaled(i, e), scaled(i, e + 1));
-  };
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-#pragma unroll
-    for (int e = 0; e < kOwn; e += 4) words[i].at[e / 4] = pair(i, e) | pair(i, e + 2) << 16;
-  }
-}
-
-template <class F8>
-__device__ __forceinline__ float largest_of() {
-  using Format = typename F8::Format;
-  return float_of_bits((Format::kLargest + Format::kRebias) << Format::kShift);
-}
-
 template <Scales kAlong, Scales kAcross>
 struct TileForms {
   TileScales<kAlong> along;
@@ -239,13 +213,6 @@ __global__ void __launch_bounds__(kTileThreads)
     encode<F8, false>(words, scaled);
     store_along(codes, tile, words, args.columns);
   }
-}
-
-/// call(F8()) for a format.
-template <class F>
-void for_format(DType format, const F& call) {
-  if (format == DType::kF8E4M3) return call(F8E4M3());
-  call(F8E5M2());
 }
 
 /// With maxima that are given, or that a tile finds itself.

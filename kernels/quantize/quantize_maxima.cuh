@@ -1,10 +1,15 @@
 #pragma once
-// The largest magnitudes of a tile's scales, and the scales made of them.
+// The largest magnitudes of a tile's scales, the scales made of them, and codes.
 
 #include "kernels/common/reduce.cuh"
 #include "kernels/quantize/quantize_tile.cuh"
 
 namespace trireme::cuda {
+
+/// Blocks of a multiprocessor, at least: some compute while 32 KiB of bf16, or 64 of f32, are under
+/// way for each of the others. A fourth would spill.
+template <class T>
+inline constexpr int kTileBlocks = sizeof(T) == 2 ? 3 : 2;
 
 /// The scales of a tile: one for some rows, or one for some columns, at most 128; or any. kNone: of
 /// codes that are not asked for.
@@ -122,5 +127,33 @@ struct TileMaxima<Scales::kOfColumns> {
     return all;
   }
 };
+
+/// words[i]: eight codes of row i or, with `down`, of column i; scaled(k, j): element (k, j) times
+/// its factor.
+template <class F8, bool kDown, class Scaled>
+__device__ __forceinline__ void encode(Vector<unsigned, 2> (&words)[kOwn], const Scaled& scaled) {
+  const auto pair = [&](int i, int e) {
+    return kDown ? f8_pair<F8>(scaled(e, i), scaled(e + 1, i))
+                 : f8_pair<F8>(scaled(i, e), scaled(i, e + 1));
+  };
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+    for (int e = 0; e < kOwn; e += 4) words[i].at[e / 4] = pair(i, e) | pair(i, e + 2) << 16;
+  }
+}
+
+template <class F8>
+__device__ __forceinline__ float largest_of() {
+  using Format = typename F8::Format;
+  return float_of_bits((Format::kLargest + Format::kRebias) << Format::kShift);
+}
+
+/// call(F8()) for a format.
+template <class F>
+void for_format(DType format, const F& call) {
+  if (format == DType::kF8E4M3) return call(F8E4M3());
+  call(F8E5M2());
+}
 
 }  // namespace trireme::cuda

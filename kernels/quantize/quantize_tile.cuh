@@ -45,8 +45,11 @@ struct Tile {
   int row, column;  ///< the places of a thread's first
 
   __device__ __forceinline__ Tile(const QuantizedDim& rows_, const QuantizedDim& columns_)
-      : rows(side_of(rows_, blockIdx.x / static_cast<unsigned>(columns_.tiles))),
-        columns(side_of(columns_, blockIdx.x % static_cast<unsigned>(columns_.tiles))),
+      : Tile(side_of(rows_, blockIdx.x / static_cast<unsigned>(columns_.tiles)),
+             side_of(columns_, blockIdx.x % static_cast<unsigned>(columns_.tiles))) {}
+  __device__ __forceinline__ Tile(const TileSide& rows_, const TileSide& columns_)
+      : rows(rows_),
+        columns(columns_),
         row(static_cast<int>(threadIdx.x) / kAcross * kOwn),
         column(static_cast<int>(threadIdx.x) % kAcross * kOwn) {}
   [[nodiscard]] __device__ __forceinline__ bool has_row(int k) const {

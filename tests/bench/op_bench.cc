@@ -152,7 +152,13 @@ void run(benchmark::State& state, const Size& size, DType type, int threads, con
 
 void add_op(const std::string& op, std::initializer_list<DType> types, const MakeOp& make) {
   const bool gpu = bench_device().kind == DeviceKind::kCuda;
-  for (const Size& size : gpu ? kGpuSizes : kCpuSizes) {
+  add_op_of(gpu ? kGpuSizes : kCpuSizes, op, types, make);
+}
+
+void add_op_of(std::span<const Size> sizes, const std::string& op,
+               std::initializer_list<DType> types, const MakeOp& make) {
+  const bool gpu = bench_device().kind == DeviceKind::kCuda;
+  for (const Size& size : sizes) {
     for (const DType type : types) {
       for (int threads = 1; threads <= (gpu ? 1 : 2); ++threads) {
         const std::string name = op + "/" + size.name + "/" + std::string(name_of(type)) +

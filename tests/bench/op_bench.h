@@ -5,6 +5,7 @@
 #include <benchmark/benchmark.h>
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,9 @@ using MakeOp = std::function<std::function<void(Context&)>(Operands&)>;
 /// bf16_GFLOP/s and of_bf16, or fp8's), with what this machine reaches on large matrices; of the
 /// others: GB/s, copy_GB/s and of_copy, with a copy of as many bytes.
 void add_op(const std::string& op, std::initializer_list<DType> types, const MakeOp& make);
+/// The same for sizes of its own, which live as long as the program.
+void add_op_of(std::span<const Size> sizes, const std::string& op,
+               std::initializer_list<DType> types, const MakeOp& make);
 
 inline constexpr std::initializer_list<DType> kBothTypes = {DType::kF32, DType::kBF16};
 inline constexpr std::initializer_list<DType> kOnlyF32 = {DType::kF32};

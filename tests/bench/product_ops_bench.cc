@@ -6,7 +6,9 @@
 #include "kernels/common/gpu_kernels.h"
 #include "kernels/gemm/gemm_internal.h"
 #include "kernels/gemm/gemm_quantized_internal.h"
-#include "kernels/grouped_gemm/grouped_gemm.h"
+#include "kernels/grouped_gemm/grouped_gemm_internal.h"
+#include "kernels/grouped_gemm/grouped_gemm_quantized.h"
+#include "kernels/quantize_segments/quantize_segments.h"
 
 namespace trireme::bench {
 namespace {
@@ -85,6 +87,99 @@ void add_experts(std::int64_t experts) {
     args.begins = operands.begins(experts);
     return [args](Context& context) { grouped_gemm_weights(context, args); };
   });
+}
+
+/// Rows of a rank that has experts of DeepSeek-V3, of which only hidden, ffn and rows count.
+constexpr Size kExpertRows[] = {{"V3-4k", 1, 128, 128, 7168, 2048, 4096, 1, 129280},
+                                {"V3-64k", 1, 128, 128, 7168, 2048, 65536, 1, 129280}};
+
+/// gate's and up's products by one of a GPU's tables.
+void add_expert_kernel(const std::string& kernel, std::int64_t experts,
+                       const GroupedGemmGpuKernels& table) {
+  const std::string name = "experts_" + std::to_string(experts) + "_by_" + kernel;
+  const auto work_of = [](const Size& size) {
+    return OpWork{4 * size.rows() * size.hidden * size.ffn, 0, DType::kBF16};
+  };
+  for (const bool forward : {true, false}) {
+    add_op_of(kExpertRows, name + (forward ? "_forward" : "_input"), {DType::kBF16},
+              [=, &table](Operands& operands) {
+                const Size& size = operands.size;
+                const std::int64_t rows = size.rows(), in = size.hidden, out = 2 * size.ffn;
+                GroupedGemm args;
+                args.c_RN = operands.typed({rows, forward ? out : in});
+                args.a_RK = operands.typed({rows, forward ? in : out});
+                args.b = operands.typed({experts, out, in});
+                args.transpose_b = forward ? Transpose::kYes : Transpose::kNo;
+                args.begins = operands.begins(experts);
+                return [=, &table, work = work_of(size)](Context& context) {
+                  const OpSpan span(context.op_trace(), args.use, work);
+                  table.multiply(grouped_gemm_internal::gpu_args(context, args));
+                };
+              });
+  }
+  add_op_of(kExpertRows, name + "_weight", {DType::kBF16}, [=, &table](Operands& operands) {
+    const Size& size = operands.size;
+    GroupedGemmWeights args;
+    args.c_GMN = operands.f32({experts, 2 * size.ffn, size.hidden});
+    args.a_RM = operands.typed({size.rows(), 2 * size.ffn});
+    args.b_RN = operands.typed({size.rows(), size.hidden});
+    args.begins = operands.begins(experts);
+    args.accumulate = Accumulate::kYes;
+    return [=, &table, work = work_of(size)](Context& context) {
+      const OpSpan span(context.op_trace(), args.use, work);
+      table.weights(grouped_gemm_internal::gpu_args(context, args));
+    };
+  });
+}
+
+/// Rows of experts in fp8, in blocks.
+QuantizedSegments segments(Operands& operands, std::int64_t experts, const ScaleDim& columns,
+                           bool across) {
+  const std::int64_t rows = operands.size.rows();
+  return {operands.codes(QuantizedSegments::codes_shape(rows, experts, columns, across)),
+          operands.f32(QuantizedSegments::scales_shape(rows, experts, columns, across)), columns,
+          across};
+}
+
+/// The same of fp8 operands, and the rows that become such.
+void add_quantized_experts(std::int64_t experts) {
+  const std::string name = "experts_" + std::to_string(experts) + "_fp8";
+  const auto dim = [](std::int64_t size) { return ScaleDim(size, 128); };
+  for (const bool forward : {true, false}) {
+    add_op_of(kExpertRows, name + (forward ? "_forward" : "_input"), {DType::kBF16},
+              [=](Operands& operands) {
+                const std::int64_t hidden = operands.size.hidden, up = 2 * operands.size.ffn;
+                const ScaleDim n = dim(forward ? up : hidden), k = dim(forward ? hidden : up);
+                QuantizedGroupedGemm args;
+                args.c_RN = operands.typed({operands.size.rows(), n.size()});
+                args.a = segments(operands, experts, k, false);
+                args.b = {operands.codes({experts, n.size(), k.size()}),
+                          operands.f32({experts, n.blocks(), k.blocks()}), n, k, true};
+                args.begins = operands.begins(experts);
+                return [args](Context& context) { grouped_gemm_quantized(context, args); };
+              });
+  }
+  add_op_of(kExpertRows, name + "_weight", {DType::kBF16}, [=](Operands& operands) {
+    const ScaleDim m = dim(2 * operands.size.ffn), n = dim(operands.size.hidden);
+    QuantizedGroupedGemmWeights args;
+    args.c_GMN = operands.f32({experts, m.size(), n.size()});
+    args.a = segments(operands, experts, m, true);
+    args.b = segments(operands, experts, n, true);
+    args.accumulate = Accumulate::kYes;
+    args.begins = operands.begins(experts);
+    return [args](Context& context) { grouped_gemm_quantized_weights(context, args); };
+  });
+  for (const bool across : {false, true}) {
+    add_op_of(kExpertRows, name + (across ? "_rows_across" : "_rows_along"), {DType::kBF16},
+              [=](Operands& operands) {
+                const ScaleDim columns = dim(operands.size.hidden);
+                QuantizeSegments args;
+                args.out = segments(operands, experts, columns, across);
+                args.x = operands.typed({operands.size.rows(), columns.size()});
+                args.begins = operands.begins(experts);
+                return [args](Context& context) { quantize_segments(context, args); };
+              });
+  }
 }
 
 /// gate and up with SwiGLU behind them, down's gradient with SwiGLU's: each in one op.
@@ -283,7 +378,13 @@ void add_products() {
   add_kernel("own", kernels.gemm);
   add_kernel("hopper", kernels.gemm_sm90);
   add_kernel("cublaslt", kernels.gemm_cublaslt);
+  for (const std::int64_t experts : {8, 32}) {
+    add_expert_kernel("own", experts, *kernels.grouped_gemm);
+    if (kernels.grouped_gemm_sm90 != nullptr)
+      add_expert_kernel("hopper", experts, kernels.grouped_gemm_sm90->kernels);
+  }
   if (!gemm_quantized_serves(bench_device())) return;
+  for (const std::int64_t experts : {8, 32}) add_quantized_experts(experts);
   add_quantized_kernel("own", kernels.gemm_fp8_sm90);
   if (gemm_gpu_library_version() != 0) add_quantized_kernel("cublaslt", kernels.gemm_fp8_cublaslt);
 }
