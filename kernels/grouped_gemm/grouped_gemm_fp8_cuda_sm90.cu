@@ -1,5 +1,6 @@
 // Experts' rows in fp8 times their weights, for Hopper: tiles as those of bf16
-// (grouped_gemm_cuda_sm90.cu), scales by row, or by the segment that a row is of.
+// (grouped_gemm_cuda_sm90.cu), scales by row, or by the segment that a row is of. Sums are precise
+// whatever is asked for: what brings them to f32 runs beside the other warpgroup's products.
 
 #include "kernels/grouped_gemm/grouped_gemm_fp8_sm90.cuh"
 
