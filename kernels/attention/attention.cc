@@ -376,6 +376,7 @@ void attention_cached(Context& context, const CachedAttention& args) {
              "must be at least 1 and fit into a sequence's pages");
   check.that(args.scale > 0, "scale", "must be positive");
   check.that(args.window >= 0, "window", "negative");
+  check.optional("lse", args.lse_TH, DType::kF32, {q.tokens, q.heads});
   const std::int64_t most =
       args.window == 0 ? args.longest : std::min(args.longest, args.window);  // keys of a row
   const OpSpan span(context.op_trace(), "attention_cached",
@@ -390,6 +391,7 @@ void attention_cached(Context& context, const CachedAttention& args) {
                            q.head_dim,
                            q.dtype,
                            plain(args.o),
+                           args.lse_TH.as<float>(),
                            plain(q),
                            plain(k),
                            plain(args.v),
@@ -446,6 +448,57 @@ void attention_delta(Context& context, TensorView delta_TH, ConstHeadsView d_o, 
   rows.delta = delta_TH.as<float>();
   context.on_gpu() ? gpu_table("attention", &GpuKernels::attention).delta(rows)
                    : table(context).delta(rows);
+}
+
+void attention_sinks(Context& context, HeadsView o, TensorView lse_TH, ConstTensorView sink_H) {
+  const OpSpan span(context.op_trace(), "attention_sinks", {0, bytes_of(o, o)});
+  const ArgumentChecker check("attention_sinks");
+  check.floating("o", o.dtype);
+  check.heads("o", o, o.dtype, {o.tokens, o.heads, o.head_dim});
+  check.tensor("lse", lse_TH, DType::kF32, {o.tokens, o.heads});
+  check.tensor("sink", sink_H, o.dtype, {o.heads});
+  if (o.tokens == 0) return;
+  AttentionSinksArgs call{};
+  call.exec = context.exec();
+  call.tokens = o.tokens;
+  call.heads = o.heads;
+  call.head_dim = o.head_dim;
+  call.type = o.dtype;
+  call.o = plain(o);
+  call.sink = sink_H.data;
+  call.joined_lse = lse_TH.as<float>();
+  context.on_gpu() ? gpu_table("attention", &GpuKernels::attention).sinks(call)
+                   : table(context).sinks(call);
+}
+
+void attention_sink_terms(Context& context, TensorView terms_TH, ConstTensorView sink_H,
+                          ConstTensorView lse_TH, ConstTensorView delta_TH) {
+  const OpSpan span(context.op_trace(), "attention_sink_terms",
+                    {0, bytes_of(terms_TH, lse_TH, delta_TH)});
+  const ArgumentChecker check("attention_sink_terms");
+  check.rank("sink", sink_H, 1);
+  check.floating("sink", sink_H.dtype);
+  check.tensor("sink", sink_H, sink_H.dtype, sink_H.shape);
+  check.rank("lse", lse_TH, 2);
+  const std::int64_t tokens = lse_TH.shape[0], heads = sink_H.count();
+  check.tensor("lse", lse_TH, DType::kF32, {tokens, heads});
+  check.tensor("delta", delta_TH, DType::kF32, {tokens, heads});
+  check.tensor("terms", terms_TH, DType::kF32, {tokens, heads});
+  check.disjoint("terms", terms_TH, "lse", lse_TH);
+  check.disjoint("terms", terms_TH, "delta", delta_TH);
+  if (tokens == 0) return;
+  AttentionSinksArgs call{};
+  call.exec = context.exec();
+  call.tokens = tokens;
+  call.heads = heads;
+  call.head_dim = 1;
+  call.type = sink_H.dtype;
+  call.sink = sink_H.data;
+  call.lse = lse_TH.as<float>();
+  call.delta = delta_TH.as<float>();
+  call.terms = terms_TH.as<float>();
+  context.on_gpu() ? gpu_table("attention", &GpuKernels::attention).sink_terms(call)
+                   : table(context).sink_terms(call);
 }
 
 }  // namespace trireme

@@ -68,12 +68,12 @@ inline constexpr std::int64_t kAttentionPage = 64;
 /// kAttentionPage tokens (Kwon et al. 2023, PagedAttention): key j of sequence s is row
 /// pages[s, j / kAttentionPage] kAttentionPage + j mod kAttentionPage of k and v. Row t is a query
 /// of sequence[t] at position[t] and sees the keys 0 to position[t] of it, or the last `window` of
-/// them; O as above. A row has the same bits alone and among any others, and for any pages. D up to
-/// 1024; v may be k, as over rows of latents (kernels/latent_heads).
+/// them; O and LSE as above. A row has the same bits alone and among any others, and for any pages.
+/// D up to 1024; v may be k, as over rows of latents (kernels/latent_heads).
 ///
 ///   o, q      heads [T, H, D]      f32|bf16, all of one type
 ///   k, v      heads [rows of all pages, G, D]
-///   pages     [S, P] i32;  sequence, position  [T] i32
+///   pages     [S, P] i32;  sequence, position  [T] i32;  lse  [T, H] f32, may be left out
 struct CachedAttention {
   HeadsView o;
   ConstHeadsView q, k, v;
@@ -81,17 +81,30 @@ struct CachedAttention {
   std::int64_t longest = 0;  ///< the largest position, and 1
   float scale = 1;
   std::int64_t window = 0;  ///< 0: no limit
+  TensorView lse_TH = {};
 };
 void attention_cached(Context& context, const CachedAttention& args);
 
 /// Joins results over two disjoint sets of keys; o and lse take the whole, an exact softmax:
 ///   L = log(exp lse + exp lse2),  o = o exp(lse - L) + o2 exp(lse2 - L)
-///
-/// A sink, a score of a head that has no value (Xiao et al. 2023; gpt-oss learns it), is such a
-/// set: o2 = 0 and lse2 = sink. The backward pass stays what it is, with the merged lse and the
-/// delta of the merged o, and dsink[h] = -sum_i exp(sink[h] - lse[i,h]) delta[i,h].
 void attention_merge(Context& context, HeadsView o, TensorView lse_TH, ConstHeadsView o2,
                      ConstTensorView lse2_TH);
+
+/// Joins a sink, a score of a head that all its queries see and that has no value (Xiao et al.
+/// 2023; gpt-oss learns it):
+///   L = log(exp lse + exp sink),  o = o exp(lse - L),  lse = L
+/// Called once, when lse is over all keys. The backward pass stays what it is, with this lse and
+/// the delta of this o.
+///
+///   sink [H] as o;  o, lse as above
+/// In f32, o rounded once more. Deterministic; a row's bits do not depend on the others.
+void attention_sinks(Context& context, HeadsView o, TensorView lse_TH, ConstTensorView sink_H);
+
+/// terms[i,h] = -exp(sink[h] - lse[i,h]) delta[i,h]: summed over i the gradient of a sink.
+///
+///   terms, lse, delta [T, H] f32, the last two with the sink;  sink [H] f32|bf16
+void attention_sink_terms(Context& context, TensorView terms_TH, ConstTensorView sink_H,
+                          ConstTensorView lse_TH, ConstTensorView delta_TH);
 
 ///   delta[i,h] = sum_d dO[i,h,d] O[i,h,d]
 ///

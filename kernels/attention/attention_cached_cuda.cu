@@ -86,6 +86,8 @@ __global__ void __launch_bounds__(kThreads)
     const int d = e * kThreads + thread;
     if (d < head_dim) out[d] = from_float<T>(o[e] / sum);
   }
+  if (args.lse != nullptr && thread == 0)
+    args.lse[row * args.heads + head] = maximum / kLog2E + logf(sum);
 }
 
 }  // namespace

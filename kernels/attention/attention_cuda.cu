@@ -100,10 +100,43 @@ __global__ void __launch_bounds__(kRowThreads)
   if (lane == 0) args.lse[row] = both;
 }
 
+template <int kCount, class T>
+__global__ void __launch_bounds__(kRowThreads)
+    sinks_kernel(AttentionSinksArgs args, RowGroups groups) {
+  const std::int64_t row = row_of(groups);
+  const int lane = static_cast<int>(threadIdx.x) % groups.lanes,
+            head_dim = static_cast<int>(args.head_dim);
+  const bool exists = row < groups.rows;
+  // The lane that writes lse is the one that reads it.
+  float lse = exists && lane == 0 ? args.joined_lse[row] : 0.0F;
+  lse = __shfl_sync(kAllLanes, lse, 0, groups.lanes);
+  if (!exists) return;
+  const std::int64_t token = row / args.heads, head = row % args.heads;
+  const float sink = to_float(static_cast<const T*>(args.sink)[head]);
+  const float larger = lse < sink ? sink : lse;
+  const float e = expf(lse - larger), sum = e + expf(sink - larger), weight = e / sum;
+  T* o = static_cast<T*>(args.o.data) + token * args.o.stride + head * head_dim;
+  for (int d = lane * kCount; d < head_dim; d += groups.lanes * kCount) {
+    Vector<T, kCount> x = load<kCount>(o + d);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) x.at[i] = from_float<T>(to_float(x.at[i]) * weight);
+    store(o + d, x);
+  }
+  if (lane == 0) args.joined_lse[row] = larger + logf(sum);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kRowThreads) sink_terms_kernel(AttentionSinksArgs args) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kRowThreads + threadIdx.x;
+  if (i >= args.tokens * args.heads) return;
+  const float sink = to_float(static_cast<const T*>(args.sink)[i % args.heads]);
+  args.terms[i] = -(expf(sink - args.lse[i]) * args.delta[i]);
+}
+
 /// Vectors of 16 bytes where all rows allow it, else single elements.
-template <class T, class A, class B, class Wide, class Narrow>
-void launch_rows(const AttentionRowsArgs& args, const AttentionHeads<A>& a,
-                 const AttentionHeads<B>& b, const char* name, Wide wide, Narrow narrow) {
+template <class T, class Args, class A, class B, class Wide, class Narrow>
+void launch_rows(const Args& args, const AttentionHeads<A>& a, const AttentionHeads<B>& b,
+                 const char* name, Wide wide, Narrow narrow) {
   const std::int64_t rows = args.tokens * args.heads;
   if (rows == 0 || args.head_dim == 0) return;
   const bool vectors =
@@ -133,6 +166,25 @@ void merge(const AttentionRowsArgs& args) {
     using T = decltype(type);
     launch_rows<T>(args, args.o, args.o2, "attention_merge", merge_kernel<kWide<T>, T>,
                    merge_kernel<1, T>);
+  });
+}
+
+void sinks(const AttentionSinksArgs& args) {
+  for_type(args.type, [&](auto type) {
+    using T = decltype(type);
+    launch_rows<T>(args, args.o, args.o, "attention_sinks", sinks_kernel<kWide<T>, T>,
+                   sinks_kernel<1, T>);
+  });
+}
+
+void sink_terms(const AttentionSinksArgs& args) {
+  for_type(args.type, [&](auto type) {
+    launch(sink_terms_kernel<decltype(type)>,
+           {.grid = static_cast<unsigned>(blocks_for(args.tokens * args.heads, kRowThreads)),
+            .block = kRowThreads,
+            .stream = stream_of(args.exec),
+            .name = "attention_sink_terms"},
+           args);
   });
 }
 
@@ -190,7 +242,8 @@ std::size_t smem_bytes_of_block() {
 }  // namespace attention
 
 const AttentionGpuKernels attention_cuda = {
-    attention::forward, attention::backward,      attention::cached,   attention::merge,
-    attention::delta,   attention::transpose_lse, attention::add_heads};
+    attention::forward,    attention::backward,      attention::cached,
+    attention::merge,      attention::delta,         attention::sinks,
+    attention::sink_terms, attention::transpose_lse, attention::add_heads};
 
 }  // namespace trireme::cuda

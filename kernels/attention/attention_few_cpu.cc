@@ -179,7 +179,7 @@ void cached_piece(const AttentionCachedArgs& args, int piece) {
                              head_of<T>(args.k, 0, kv_head, head_dim),
                              head_of<T>(args.v, 0, kv_head, head_dim),
                              row_of_head<T>(args.o, row, head, head_dim),
-                             nullptr,
+                             args.lse == nullptr ? nullptr : args.lse + row * args.heads + head,
                              args.scale,
                              keys,
                              q,

@@ -82,6 +82,8 @@ struct AttentionGpuKernels {
   void (*cached)(const AttentionCachedArgs&);
   void (*merge)(const AttentionRowsArgs&);
   void (*delta)(const AttentionRowsArgs&);
+  void (*sinks)(const AttentionSinksArgs&);
+  void (*sink_terms)(const AttentionSinksArgs&);
   void (*transpose_lse)(const AttentionTransposeLse&);
   void (*add_heads)(const AttentionAddHeads&);
 };

@@ -83,12 +83,24 @@ struct AttentionRowsArgs {
   const float* lse2;
 };
 
+/// Joined: o and lse; for terms lse and delta are read. `type`: of o and sink.
+struct AttentionSinksArgs {
+  Exec exec;
+  std::int64_t tokens, heads, head_dim;
+  DType type;
+  AttentionHeads<void> o;
+  const void* sink;
+  float *joined_lse, *terms;
+  const float *lse, *delta;
+};
+
 /// attention_cached. On a CPU item i is key head i mod G of row i / G, and its query heads.
 struct AttentionCachedArgs {
   Exec exec;
   std::int64_t rows, heads, kv_heads, head_dim;
   DType type;
   AttentionHeads<void> o;
+  float* lse;  ///< or null
   AttentionHeads<const void> q, k, v;
   const std::int32_t *pages, *sequence, *position;
   std::int64_t pages_stride, page;  ///< page: tokens
@@ -114,6 +126,8 @@ struct AttentionKernels {
   void (*backward)(const AttentionBackwardArgs&);
   void (*merge)(const AttentionRowsArgs&);
   void (*delta)(const AttentionRowsArgs&);
+  void (*sinks)(const AttentionSinksArgs&);
+  void (*sink_terms)(const AttentionSinksArgs&);
 };
 TRIREME_CPU_TABLES(AttentionKernels, attention_cpu);
 

@@ -37,6 +37,26 @@ __device__ __forceinline__ GluGradient swiglu_gradient(float gate, float up, flo
   return {dact * up * s * fmaf(gate, 1.0F - s, 1.0F), dact * gs, gs * up};
 }
 
+/// gate sigmoid(alpha gate) (up + 1) of clamped gate and up; NaN passes, which fminf would not let.
+struct ClampedGlu {
+  float alpha, gate, up1, s;
+  bool gate_ends, up_ends;
+
+  __device__ __forceinline__ ClampedGlu(float g, float u, float alpha_, float limit)
+      : alpha(alpha_), gate_ends(g > limit), up_ends(u > limit || u < -limit) {
+    gate = gate_ends ? limit : g;
+    up1 = (u > limit ? limit : u < -limit ? -limit : u) + 1.0F;
+    s = sigmoid(alpha * gate);
+  }
+  [[nodiscard]] __device__ __forceinline__ float act() const { return gate * s * up1; }
+  [[nodiscard]] __device__ __forceinline__ float dgate(float dact) const {
+    return gate_ends ? 0.0F : dact * up1 * s * fmaf(alpha * gate, 1.0F - s, 1.0F);
+  }
+  [[nodiscard]] __device__ __forceinline__ float dup(float dact) const {
+    return up_ends ? 0.0F : dact * (gate * s);
+  }
+};
+
 __device__ __forceinline__ float geglu(float gate, float up) { return gelu(gate) * up; }
 __device__ __forceinline__ GluGradient geglu_gradient(float gate, float up, float dact) {
   const float value = gelu(gate);

@@ -48,8 +48,22 @@ const std::int32_t* row_count_of(const Context& context, const ArgumentChecker& 
 }
 
 /// What a trace and a refusal call the op.
-const char* name_of(GluGate gate, const char* silu, const char* gelu) {
-  return gate == GluGate::kSilu ? silu : gelu;
+struct GluNames {
+  const char *silu, *gelu, *clamped;
+
+  [[nodiscard]] const char* of(const WeightedGlu& args) const {
+    if (args.biased.bias_G2F.given()) return clamped;
+    return args.gate == GluGate::kSilu ? silu : gelu;
+  }
+};
+
+/// Of biases [G, columns]: whose rows they are added to.
+RowExperts experts_of(const ArgumentChecker& check, ConstTensorView bias, std::int64_t sources,
+                      ConstTensorView begins) {
+  check.that(sources > 0, "sources", "an expert has one segment or more");
+  check.that(begins.count() == bias.shape[0] * sources + 1, "begins",
+             "expected one more than segments of the biases' experts");
+  return {begins.as<std::int32_t>(), bias.shape[0], sources};
 }
 
 WeightedGluRows glu_rows(const Context& context, const ArgumentChecker& check,
@@ -71,6 +85,28 @@ WeightedGluRows glu_rows(const Context& context, const ArgumentChecker& check,
   of.row_count = row_count_of(context, check, args.begins, rows);
   return of;
 }
+
+/// The same with biases, where they are given.
+WeightedGluRows unit_rows(const Context& context, const ArgumentChecker& check,
+                          const ConstTensorView& h_RF, const WeightedGlu& args) {
+  WeightedGluRows of = glu_rows(context, check, h_RF, args);
+  const BiasedGlu& biased = args.biased;
+  if (!biased.bias_G2F.given()) return of;
+  check.rank("bias", biased.bias_G2F, 2);
+  check.tensor("bias", biased.bias_G2F, h_RF.dtype, {biased.bias_G2F.shape[0], 2 * of.ffn});
+  check.that(args.row_slot.given(), "bias", "given, where rows are not those of experts");
+  check.that(biased.limit > 0, "limit", "must be positive");
+  of.experts = experts_of(check, biased.bias_G2F, biased.sources, args.begins);
+  of.bias = biased.bias_G2F.data;
+  of.alpha = biased.alpha;
+  of.limit = biased.limit;
+  return of;
+}
+
+constexpr GluNames kForwardNames = {"weighted_swiglu_forward", "weighted_geglu_forward",
+                                    "weighted_clamped_glu_forward"},
+                   kBackwardNames = {"weighted_swiglu_backward", "weighted_geglu_backward",
+                                     "weighted_clamped_glu_backward"};
 
 }  // namespace
 
@@ -155,10 +191,10 @@ void combine_rows(Context& context, TensorView y_TC, ConstTensorView rows_RC,
 }
 
 void weighted_glu_forward(Context& context, TensorView h_RF, const WeightedGlu& args) {
-  const char* name = name_of(args.gate, "weighted_swiglu_forward", "weighted_geglu_forward");
+  const char* name = kForwardNames.of(args);
   const OpSpan span(context.op_trace(), name, {0, bytes_of(h_RF, args.gate_up_R2F)});
   const ArgumentChecker check(name);
-  const WeightedGluRows rows = glu_rows(context, check, h_RF, args);
+  const WeightedGluRows rows = unit_rows(context, check, h_RF, args);
   check.disjoint("h", h_RF, "gate_up", args.gate_up_R2F);
   if (h_RF.count() == 0) return;
   table(context).glu_forward({context.exec(), h_RF.data, rows});
@@ -166,11 +202,11 @@ void weighted_glu_forward(Context& context, TensorView h_RF, const WeightedGlu& 
 
 void weighted_glu_backward(Context& context, TensorView dgate_up_R2F, TensorView dweights_R,
                            TensorView h_RF, ConstTensorView dh_RF, const WeightedGlu& args) {
-  const char* name = name_of(args.gate, "weighted_swiglu_backward", "weighted_geglu_backward");
+  const char* name = kBackwardNames.of(args);
   const OpSpan span(context.op_trace(), name,
                     {0, bytes_of(dgate_up_R2F, h_RF, dh_RF, args.gate_up_R2F)});
   const ArgumentChecker check(name);
-  const WeightedGluRows rows = glu_rows(context, check, h_RF, args);
+  const WeightedGluRows rows = unit_rows(context, check, h_RF, args);
   check.tensor("dh", dh_RF, h_RF.dtype, h_RF.shape);
   check.tensor("dgate_up", dgate_up_R2F, h_RF.dtype, args.gate_up_R2F.shape);
   check.tensor("dweights", dweights_R, DType::kF32, {rows.rows_max});
@@ -183,6 +219,74 @@ void weighted_glu_backward(Context& context, TensorView dgate_up_R2F, TensorView
   if (rows.rows_max == 0) return;
   table(context).glu_backward(
       {context.exec(), dgate_up_R2F.data, dweights_R.as<float>(), h_RF.data, dh_RF.data, rows});
+}
+
+namespace {
+
+/// `rows` [most, C]: y or dy.
+ExpertBiasArgs bias_args(const Context& context, const ArgumentChecker& check,
+                         const ConstTensorView& rows_RC, const ExpertBias& args) {
+  check.rank("rows", rows_RC, 2);
+  check.floating("rows", rows_RC.dtype);
+  check.tensor("rows", rows_RC, rows_RC.dtype, rows_RC.shape);
+  const std::int64_t rows = rows_RC.shape[0], channels = rows_RC.shape[1];
+  check.rank("bias", args.bias_GC, 2);
+  check.tensor("bias", args.bias_GC, rows_RC.dtype, {args.bias_GC.shape[0], channels});
+  check.tensor("weights", args.weights, DType::kF32, args.weights.shape);
+  check.tensor("row_slot", args.row_slot, DType::kI32, {rows});
+  ExpertBiasArgs call{};
+  call.exec = context.exec();
+  call.bias = args.bias_GC.data;
+  call.weights = args.weights.as<float>();
+  call.row_slot = args.row_slot.as<std::int32_t>();
+  call.row_count = row_count_of(context, check, args.begins, rows);
+  call.experts = experts_of(check, args.bias_GC, args.sources, args.begins);
+  call.rows_max = rows;
+  call.channels = channels;
+  call.type = rows_RC.dtype;
+  return call;
+}
+
+}  // namespace
+
+void expert_bias_forward(Context& context, TensorView y_RC, const ExpertBias& args) {
+  const OpSpan span(context.op_trace(), "expert_bias_forward", {0, bytes_of(y_RC, y_RC)});
+  const ArgumentChecker check("expert_bias_forward");
+  ExpertBiasArgs call = bias_args(context, check, y_RC, args);
+  check.disjoint("rows", y_RC, "bias", args.bias_GC);
+  call.y = y_RC.data;
+  if (y_RC.count() > 0) table(context).bias_forward(call);
+}
+
+void expert_bias_backward(Context& context, TensorView dweights_R, ConstTensorView dy_RC,
+                          const ExpertBias& args) {
+  const OpSpan span(context.op_trace(), "expert_bias_backward", {0, bytes_of(dy_RC)});
+  const ArgumentChecker check("expert_bias_backward");
+  ExpertBiasArgs call = bias_args(context, check, dy_RC, args);
+  check.tensor("dweights", dweights_R, DType::kF32, {dy_RC.shape[0]});
+  call.dy = dy_RC.data;
+  call.dweights = dweights_R.as<float>();
+  if (dy_RC.count() > 0) table(context).bias_backward(call);
+}
+
+void row_factors(Context& context, TensorView factors_R1, ConstTensorView weights,
+                 ConstTensorView row_slot, ConstTensorView begins) {
+  const OpSpan span(context.op_trace(), "row_factors", {0, bytes_of(factors_R1)});
+  const ArgumentChecker check("row_factors");
+  check.rank("factors", factors_R1, 2);
+  check.floating("factors", factors_R1.dtype);
+  const std::int64_t rows = factors_R1.shape[0];
+  check.tensor("factors", factors_R1, factors_R1.dtype, {rows, 1});
+  RowFactorsArgs call{context.exec(), factors_R1.data, nullptr, nullptr, nullptr,
+                      rows,           factors_R1.dtype};
+  if (weights.given()) {
+    check.tensor("weights", weights, DType::kF32, weights.shape);
+    check.tensor("row_slot", row_slot, DType::kI32, {rows});
+    call.weights = weights.as<float>();
+    call.row_slot = row_slot.as<std::int32_t>();
+    call.row_count = row_count_of(context, check, begins, rows);
+  }
+  if (rows > 0) table(context).factors(call);
 }
 
 }  // namespace trireme

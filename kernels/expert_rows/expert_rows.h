@@ -44,9 +44,21 @@ void combine_rows(Context& context, TensorView y_TC, ConstTensorView rows_RC,
 ///   h[r, f] = w_r a(gate) u,  gate = gate_up[r, f], u = gate_up[r, F + f],  w_r = weights[slot]
 ///   h [most, F], gate_up [most, 2F] f32|bf16; weights [slots] f32, row_slot as above: w_r is
 ///   weights[row_slot[r]]; without row_slot and begins weights[r], for all rows
+/// With biases of experts, where x = gate_up + b_g for the rows of expert g, it is clamped SwiGLU
+/// (gpt-oss) in place of the gate's:
+///   gate = min(x[r, f], limit),  u = min(max(x[r, F + f], -limit), limit)
+///   h = w_r gate sigmoid(alpha gate) (u + 1)
+///   bias [G, 2F] as h, with row_slot and begins of `sources` segments each; nothing flows back
+///   beyond a limit
+struct BiasedGlu {
+  ConstTensorView bias_G2F;
+  float alpha = 0, limit = 0;
+  std::int64_t sources = 1;  ///< P of begins
+};
 struct WeightedGlu {
   GluGate gate = {};
   ConstTensorView gate_up_R2F, weights, row_slot, begins;
+  BiasedGlu biased = {};
 };
 void weighted_glu_forward(Context& context, TensorView h_RF, const WeightedGlu& args);
 
@@ -54,5 +66,25 @@ void weighted_glu_forward(Context& context, TensorView h_RF, const WeightedGlu& 
 ///   dgate_up may be gate_up, h may be dh; dweights [most] f32
 void weighted_glu_backward(Context& context, TensorView dgate_up_R2F, TensorView dweights_R,
                            TensorView h_RF, ConstTensorView dh_RF, const WeightedGlu& args);
+
+/// The bias of a product behind such units, which a row's weight multiplies as it does the unit:
+///   forward   y[r] += w_r b_g           for the rows r of expert g
+///   backward  dweights[r] += <dy[r], b_g>
+///   y, dy [most, C] f32|bf16;  bias [G, C] alike;  weights, row_slot, begins as above, G P + 1
+///   begins;  dweights [most] f32. Rows behind the last stay as they are.
+/// db_g is grouped_gemm_weights of dy and row_factors with weights; that of a bias before a unit,
+/// of dgate_up and row_factors without.
+struct ExpertBias {
+  ConstTensorView bias_GC, weights, row_slot, begins;
+  std::int64_t sources = 1;
+};
+void expert_bias_forward(Context& context, TensorView y_RC, const ExpertBias& args);
+void expert_bias_backward(Context& context, TensorView dweights_R, ConstTensorView dy_RC,
+                          const ExpertBias& args);
+
+/// factors[r] = w_r = weights[row_slot[r]] of the rows there are, or without weights 1 for all.
+///   factors [most, 1] f32|bf16;  weights [slots] f32;  row_slot, begins as above, with weights
+void row_factors(Context& context, TensorView factors_R1, ConstTensorView weights = {},
+                 ConstTensorView row_slot = {}, ConstTensorView begins = {});
 
 }  // namespace trireme

@@ -172,23 +172,103 @@ TRIREME_INLINE float weight_of(const WeightedGluRows& rows, std::int64_t r) {
   return rows.weights[rows.row_slot == nullptr ? r : rows.row_slot[r]];
 }
 
+/// The expert of rows that ascend.
+class ExpertWalk {
+ public:
+  TRIREME_INLINE explicit ExpertWalk(const RowExperts& experts) : experts_(experts) {}
+  TRIREME_INLINE std::int64_t of(std::int64_t r) {
+    while (now_ + 1 < experts_.count && experts_.begins[(now_ + 1) * experts_.sources] <= r) ++now_;
+    return now_;
+  }
+
+ private:
+  const RowExperts& experts_;
+  std::int64_t now_ = 0;
+};
+
+/// One unit of each lane: its result, and from the result's gradient those of gate and up.
+template <class Gate>
+struct PlainUnit {
+  Gate gate;
+  F32 up, value;
+
+  TRIREME_INLINE PlainUnit(F32 g, F32 u) : gate(g), up(u), value(gate.value()) {}
+  [[nodiscard]] TRIREME_INLINE F32 act() const { return value * up; }
+  [[nodiscard]] TRIREME_INLINE F32 dgate(F32 dact) const { return gate.gradient(dact * up); }
+  [[nodiscard]] TRIREME_INLINE F32 dup(F32 dact) const { return dact * value; }
+};
+struct ClampedUnit {
+  F32 alpha, gate, up1, s, value;
+  Mask gate_ends, up_ends;
+
+  TRIREME_INLINE ClampedUnit(F32 g, F32 u, F32 alpha_, F32 limit) : alpha(alpha_) {
+    const F32 one = F32::broadcast(1.0F);
+    gate = min(limit, g);
+    up1 = max(-limit, min(limit, u)) + one;
+    s = sigmoid(alpha * gate);
+    value = gate * s;
+    gate_ends = limit < g;
+    up_ends = (limit < u) | (u < -limit);
+  }
+  [[nodiscard]] TRIREME_INLINE F32 act() const { return value * up1; }
+  [[nodiscard]] TRIREME_INLINE F32 dgate(F32 dact) const {
+    const F32 one = F32::broadcast(1.0F);
+    return select(gate_ends, F32::zero(), dact * up1 * s * fma(alpha * gate, one - s, one));
+  }
+  [[nodiscard]] TRIREME_INLINE F32 dup(F32 dact) const {
+    return select(up_ends, F32::zero(), dact * value);
+  }
+};
+
+/// The units of a row.
 template <class Gate, class T>
-TRIREME_INLINE void glu_forward_row(const WeightedGluForwardArgs& args, std::int64_t r) {
+struct PlainRow {
+  const T *gate, *up;
+
+  TRIREME_INLINE PlainRow(const WeightedGluRows& rows, std::int64_t r, std::int64_t)
+      : gate(static_cast<const T*>(rows.gate_up) + r * 2 * rows.ffn), up(gate + rows.ffn) {}
+  template <class Lanes>
+  [[nodiscard]] TRIREME_INLINE PlainUnit<Gate> at(std::int64_t f, Lanes lanes) const {
+    return {F32::load(gate + f, lanes), F32::load(up + f, lanes)};
+  }
+};
+template <class T>
+struct ClampedRow {
+  const T *gate, *up, *gate_bias, *up_bias;
+  F32 alpha, limit;
+
+  TRIREME_INLINE ClampedRow(const WeightedGluRows& rows, std::int64_t r, std::int64_t expert)
+      : gate(static_cast<const T*>(rows.gate_up) + r * 2 * rows.ffn),
+        up(gate + rows.ffn),
+        gate_bias(static_cast<const T*>(rows.bias) + expert * 2 * rows.ffn),
+        up_bias(gate_bias + rows.ffn),
+        alpha(F32::broadcast(rows.alpha)),
+        limit(F32::broadcast(rows.limit)) {}
+  template <class Lanes>
+  [[nodiscard]] TRIREME_INLINE ClampedUnit at(std::int64_t f, Lanes lanes) const {
+    return {F32::load(gate + f, lanes) + F32::load(gate_bias + f, lanes),
+            F32::load(up + f, lanes) + F32::load(up_bias + f, lanes), alpha, limit};
+  }
+};
+
+template <class Row, class T>
+TRIREME_INLINE void glu_forward_row(const WeightedGluForwardArgs& args, std::int64_t r,
+                                    const Row& row) {
   const std::int64_t ffn = args.rows.ffn;
-  const T *gate = static_cast<const T*>(args.rows.gate_up) + r * 2 * ffn, *up = gate + ffn;
   T* h = static_cast<T*>(args.h) + r * ffn;
   const F32 weight = F32::broadcast(weight_of(args.rows, r));
   for_each_vector(0, ffn, [&](std::int64_t f, auto lanes) {
-    const Gate gated(F32::load(gate + f, lanes));
+    const auto unit = row.at(f, lanes);
     __builtin_prefetch(h + ffn + f, 1);  // the next row's
-    (gated.value() * F32::load(up + f, lanes) * weight).store(h + f, lanes);
+    (unit.act() * weight).store(h + f, lanes);
   });
 }
 
-template <class Gate, class T>
-TRIREME_INLINE void glu_backward_row(const WeightedGluBackwardArgs& args, std::int64_t r) {
+template <class Row, class T>
+TRIREME_INLINE void glu_backward_row(const WeightedGluBackwardArgs& args, std::int64_t r,
+                                     const Row& row) {
   const std::int64_t ffn = args.rows.ffn;
-  const T* gate = static_cast<const T*>(args.rows.gate_up) + r * 2 * ffn;
+  const T* gate = row.gate;
   const T* dh = static_cast<const T*>(args.dh) + r * ffn;
   T *dgate = static_cast<T*>(args.dgate_up) + r * 2 * ffn, *h = static_cast<T*>(args.h) + r * ffn;
   const F32 weight = F32::broadcast(weight_of(args.rows, r));
@@ -197,54 +277,122 @@ TRIREME_INLINE void glu_backward_row(const WeightedGluBackwardArgs& args, std::i
     __builtin_prefetch(gate + 2 * ffn + f);
     __builtin_prefetch(gate + 3 * ffn + f);
     __builtin_prefetch(h + ffn + f, 1);
-    const F32 u = F32::load(gate + ffn + f, lanes), d = F32::load(dh + f, lanes);
-    const Gate gated(F32::load(gate + f, lanes));
-    const F32 value = gated.value(), act = value * u, dact = d * weight;
+    const F32 d = F32::load(dh + f, lanes);
+    const auto unit = row.at(f, lanes);
+    const F32 act = unit.act(), dact = d * weight;
     (act * weight).store(h + f, lanes);
-    gated.gradient(dact * u).store(dgate + f, lanes);
-    (dact * value).store(dgate + ffn + f, lanes);
+    unit.dgate(dact).store(dgate + f, lanes);
+    unit.dup(dact).store(dgate + ffn + f, lanes);
     return d * act;
   });
 }
 
-template <class Gate, class T>
+template <class Row, class T>
 void glu_forward_of(const WeightedGluForwardArgs& args) {
   parallel_ranges(args.exec, row_count(args.rows), args.rows.ffn * kWorkPerElement,
                   [&](std::int64_t begin, std::int64_t end) {
-                    for (std::int64_t r = begin; r < end; ++r) glu_forward_row<Gate, T>(args, r);
+                    ExpertWalk experts(args.rows.experts);
+                    for (std::int64_t r = begin; r < end; ++r)
+                      glu_forward_row<Row, T>(args, r, Row(args.rows, r, experts.of(r)));
                   });
 }
-template <class Gate, class T>
+template <class Row, class T>
 void glu_backward_of(const WeightedGluBackwardArgs& args) {
   parallel_ranges(args.exec, row_count(args.rows), 2 * args.rows.ffn * kWorkPerElement,
                   [&](std::int64_t begin, std::int64_t end) {
-                    for (std::int64_t r = begin; r < end; ++r) glu_backward_row<Gate, T>(args, r);
+                    ExpertWalk experts(args.rows.experts);
+                    for (std::int64_t r = begin; r < end; ++r)
+                      glu_backward_row<Row, T>(args, r, Row(args.rows, r, experts.of(r)));
                   });
 }
 
-template <class Gate>
-void glu_forward_gated(const WeightedGluForwardArgs& args) {
-  if (args.rows.type == DType::kF32) return glu_forward_of<Gate, float>(args);
-  glu_forward_of<Gate, BFloat16>(args);
+template <class T>
+void glu_forward_typed(const WeightedGluForwardArgs& args) {
+  if (args.rows.bias != nullptr) return glu_forward_of<ClampedRow<T>, T>(args);
+  if (args.rows.gate == GluGate::kSilu) return glu_forward_of<PlainRow<SiluGate, T>, T>(args);
+  glu_forward_of<PlainRow<GeluGate, T>, T>(args);
 }
-template <class Gate>
-void glu_backward_gated(const WeightedGluBackwardArgs& args) {
-  if (args.rows.type == DType::kF32) return glu_backward_of<Gate, float>(args);
-  glu_backward_of<Gate, BFloat16>(args);
+template <class T>
+void glu_backward_typed(const WeightedGluBackwardArgs& args) {
+  if (args.rows.bias != nullptr) return glu_backward_of<ClampedRow<T>, T>(args);
+  if (args.rows.gate == GluGate::kSilu) return glu_backward_of<PlainRow<SiluGate, T>, T>(args);
+  glu_backward_of<PlainRow<GeluGate, T>, T>(args);
 }
 
 void glu_forward(const WeightedGluForwardArgs& args) {
-  if (args.rows.gate == GluGate::kSilu) return glu_forward_gated<SiluGate>(args);
-  glu_forward_gated<GeluGate>(args);
+  if (args.rows.type == DType::kF32) return glu_forward_typed<float>(args);
+  glu_forward_typed<BFloat16>(args);
 }
 void glu_backward(const WeightedGluBackwardArgs& args) {
-  if (args.rows.gate == GluGate::kSilu) return glu_backward_gated<SiluGate>(args);
-  glu_backward_gated<GeluGate>(args);
+  if (args.rows.type == DType::kF32) return glu_backward_typed<float>(args);
+  glu_backward_typed<BFloat16>(args);
+}
+
+// ---- biases behind a product ----
+
+/// body(row, its expert)
+template <class Body>
+TRIREME_INLINE void for_each_row(const ExpertBiasArgs& args, const Body& body) {
+  parallel_ranges(args.exec, *args.row_count, args.channels,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    ExpertWalk experts(args.experts);
+                    for (std::int64_t r = begin; r < end; ++r) body(r, experts.of(r));
+                  });
+}
+
+template <class T>
+void bias_forward_of(const ExpertBiasArgs& args) {
+  const std::int64_t n = args.channels;
+  for_each_row(args, [&](std::int64_t r, std::int64_t expert) {
+    T* y = static_cast<T*>(args.y) + r * n;
+    const T* bias = static_cast<const T*>(args.bias) + expert * n;
+    const F32 weight = F32::broadcast(args.weights[args.row_slot[r]]);
+    for_each_vector(0, n, [&](std::int64_t c, auto lanes) {
+      fma(weight, F32::load(bias + c, lanes), F32::load(y + c, lanes)).store(y + c, lanes);
+    });
+  });
+}
+void bias_forward(const ExpertBiasArgs& args) {
+  if (args.type == DType::kF32) return bias_forward_of<float>(args);
+  bias_forward_of<BFloat16>(args);
+}
+
+template <class T>
+void bias_backward_of(const ExpertBiasArgs& args) {
+  const std::int64_t n = args.channels;
+  for_each_row(args, [&](std::int64_t r, std::int64_t expert) {
+    const T *dy = static_cast<const T*>(args.dy) + r * n,
+            *bias = static_cast<const T*>(args.bias) + expert * n;
+    args.dweights[r] += sum_over(0, n, [&](std::int64_t c, auto lanes) {
+      return F32::load(dy + c, lanes) * F32::load(bias + c, lanes);
+    });
+  });
+}
+void bias_backward(const ExpertBiasArgs& args) {
+  if (args.type == DType::kF32) return bias_backward_of<float>(args);
+  bias_backward_of<BFloat16>(args);
+}
+
+template <class T>
+void factors_of(const RowFactorsArgs& args) {
+  const std::int64_t rows = args.row_count == nullptr ? args.rows_max : *args.row_count;
+  T* to = static_cast<T*>(args.factors);
+  parallel_ranges(args.exec, rows, kWorkPerSlot, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      const float factor = args.weights == nullptr ? 1.0F : args.weights[args.row_slot[r]];
+      F32::broadcast(factor).store(to + r, Tail(1));
+    }
+  });
+}
+void factors(const RowFactorsArgs& args) {
+  if (args.type == DType::kF32) return factors_of<float>(args);
+  factors_of<BFloat16>(args);
 }
 
 }  // namespace
 
-const ExpertRowsKernels expert_rows_cpu = {rows,    rows_scratch_bytes, gather,
-                                           combine, glu_forward,        glu_backward};
+const ExpertRowsKernels expert_rows_cpu = {rows,         rows_scratch_bytes, gather,
+                                           combine,      glu_forward,        glu_backward,
+                                           bias_forward, bias_backward,      factors};
 
 }  // namespace trireme::TRIREME_ISA

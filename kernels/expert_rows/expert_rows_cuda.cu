@@ -1,14 +1,11 @@
 #include "kernels/common/gpu_scratch.h"
-#include "kernels/common/reduce.cuh"
-#include "kernels/common/turns.cuh"
-#include "kernels/common/vector.cuh"
-#include "kernels/expert_rows/expert_rows_table.h"
+#include "kernels/expert_rows/expert_rows.cuh"
 #include "kernels/glu/glu_gate.cuh"
 
 namespace trireme::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
+using namespace expert_rows;
 
 // ---- the table of rows ----
 // A token names an expert once, so that a tile of tokens is a bit for each of them and expert. The
@@ -178,28 +175,6 @@ void rows(const ExpertRowsArgs& args) {
 
 // ---- rows of tokens ----
 
-/// Of a warp: some columns of a row. Neighbours take neighbours: rows are read whole.
-struct Share {
-  std::int64_t row, column;
-};
-__device__ __forceinline__ Share share_of_warp(std::int64_t columns_per_warp,
-                                               std::int64_t channels) {
-  const std::int64_t unit = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  const std::int64_t per_row = (channels + columns_per_warp - 1) / columns_per_warp;
-  return {unit / per_row, unit % per_row * columns_per_warp};
-}
-
-LaunchConfig config_of_shares(const Exec& exec, std::int64_t rows, std::int64_t channels,
-                              std::int64_t columns_per_warp, const char* name) {
-  const std::int64_t units = rows * blocks_for(channels, columns_per_warp);
-  return {.grid = static_cast<unsigned>(blocks_for(units, kWarps)),
-          .block = kThreads,
-          .stream = stream_of(exec),
-          .name = name};
-}
-
-constexpr int kDepth = 4;  // accesses that a thread has under way at once
-
 /// As many rows as there could be have blocks; those behind the last leave.
 template <class T, int kCount>
 __global__ void __launch_bounds__(kThreads) gather_kernel(GatherRowsArgs args) {
@@ -352,48 +327,154 @@ __global__ void __launch_bounds__(kThreads) glu_backward_kernel(WeightedGluBackw
   if (threadIdx.x % 32 == 0) args.dweights[r] = dweight;
 }
 
-template <GluGate kGate>
-void glu_forward_gated(const WeightedGluForwardArgs& args) {
+/// What a clamped unit reads of a row, its expert's biases added.
+template <class T, int kWidth>
+struct ClampedRow {
+  const T *gate, *bias;
+  std::int64_t ffn;
+
+  __device__ __forceinline__ ClampedRow(const WeightedGluRows& rows, std::int64_t r)
+      : gate(static_cast<const T*>(rows.gate_up) + r * 2 * rows.ffn),
+        bias(static_cast<const T*>(rows.bias) + expert_of(rows.experts, r) * 2 * rows.ffn),
+        ffn(rows.ffn) {}
+  struct Taken {
+    Vector<T, kWidth> gate, up, gate_bias, up_bias;
+    [[nodiscard]] __device__ __forceinline__ float gate_at(int k) const {
+      return to_float(gate.at[k]) + to_float(gate_bias.at[k]);
+    }
+    [[nodiscard]] __device__ __forceinline__ float up_at(int k) const {
+      return to_float(up.at[k]) + to_float(up_bias.at[k]);
+    }
+  };
+  [[nodiscard]] __device__ __forceinline__ Taken at(std::int64_t f) const {
+    return {load<kWidth>(gate + f), load<kWidth>(gate + ffn + f), load<kWidth>(bias + f),
+            load<kWidth>(bias + ffn + f)};
+  }
+};
+
+constexpr int kClampedTurns = 2;
+
+template <int kWidth, class T>
+__global__ void __launch_bounds__(kThreads) clamped_forward_kernel(WeightedGluForwardArgs args) {
   const WeightedGluRows& rows = args.rows;
-  for_type(rows.type, [&](auto type) {
-    using T = decltype(type);
-    constexpr int kWidth = kWide<T>;
-    const bool wide = rows.ffn % kWidth == 0 && aligned_to_16(args.h, rows.gate_up);
-    launch(wide ? glu_forward_kernel<kGate, kWidth, T> : glu_forward_kernel<kGate, 1, T>,
-           config_of_shares(args.exec, rows.rows_max, rows.ffn,
-                            32 * kForwardTurns * (wide ? kWidth : 1), "weighted_glu_forward"),
-           args);
-  });
-}
-void glu_forward(const WeightedGluForwardArgs& args) {
-  if (args.rows.gate == GluGate::kSilu) return glu_forward_gated<GluGate::kSilu>(args);
-  glu_forward_gated<GluGate::kGelu>(args);
+  constexpr std::int64_t kColumns = 32 * kWidth * kClampedTurns;
+  const auto [r, first] = share_of_warp(kColumns, rows.ffn);
+  if (!has_row(rows, r)) return;
+  const float weight = weight_of(rows, r);
+  const ClampedRow<T, kWidth> row(rows, r);
+  T* h = static_cast<T*>(args.h) + r * rows.ffn;
+  in_turns<kClampedTurns>(
+      first + threadIdx.x % 32 * kWidth, 32 * kWidth, min(first + kColumns, rows.ffn),
+      [&](std::int64_t f) { return row.at(f); },
+      [&](std::int64_t f, const typename ClampedRow<T, kWidth>::Taken& in) {
+        Vector<T, kWidth> out;
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) {
+          const ClampedGlu unit(in.gate_at(k), in.up_at(k), rows.alpha, rows.limit);
+          out.at[k] = from_float<T>(unit.act() * weight);
+        }
+        store(h + f, out);
+      });
 }
 
-template <GluGate kGate>
-void glu_backward_gated(const WeightedGluBackwardArgs& args) {
+template <int kWidth, class T>
+__global__ void __launch_bounds__(kThreads) clamped_backward_kernel(WeightedGluBackwardArgs args) {
   const WeightedGluRows& rows = args.rows;
-  for_type(rows.type, [&](auto type) {
+  const std::int64_t r = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32, ffn = rows.ffn;
+  if (!has_row(rows, r)) return;
+  const float weight = weight_of(rows, r);
+  const ClampedRow<T, kWidth> row(rows, r);
+  const T* dh = static_cast<const T*>(args.dh) + r * ffn;
+  T *dgate = static_cast<T*>(args.dgate_up) + r * 2 * ffn, *h = static_cast<T*>(args.h) + r * ffn;
+  float dweight = 0;
+  for (std::int64_t f = threadIdx.x % 32 * kWidth; f < ffn; f += 32 * kWidth) {
+    const auto in = row.at(f);
+    const Vector<T, kWidth> dact = load<kWidth>(dh + f);
+    Vector<T, kWidth> out, dg, du;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      const float d = to_float(dact.at[k]);
+      const ClampedGlu unit(in.gate_at(k), in.up_at(k), rows.alpha, rows.limit);
+      dweight = fmaf(d, unit.act(), dweight);
+      out.at[k] = from_float<T>(unit.act() * weight);
+      dg.at[k] = from_float<T>(unit.dgate(d * weight));
+      du.at[k] = from_float<T>(unit.dup(d * weight));
+    }
+    store(h + f, out);
+    store(dgate + f, dg);
+    store(dgate + ffn + f, du);
+  }
+  dweight = warp_sum(dweight);
+  if (threadIdx.x % 32 == 0) args.dweights[r] = dweight;
+}
+
+template <class T>
+bool is_wide(const WeightedGluRows& rows) {
+  return rows.ffn % kWide<T> == 0 && (rows.bias == nullptr || aligned_to_16(rows.bias));
+}
+
+/// kernels: of vectors of kWide elements, of single ones; the columns of a warp in turns of those.
+template <class T, class Wide, class Narrow>
+void launch_forward(const WeightedGluForwardArgs& args, Wide wide, Narrow narrow, int turns) {
+  const WeightedGluRows& rows = args.rows;
+  const bool vectors = is_wide<T>(rows) && aligned_to_16(args.h, rows.gate_up);
+  launch(vectors ? wide : narrow,
+         config_of_shares(args.exec, rows.rows_max, rows.ffn, 32 * turns * (vectors ? kWide<T> : 1),
+                          "weighted_glu_forward"),
+         args);
+}
+void glu_forward(const WeightedGluForwardArgs& args) {
+  for_type(args.rows.type, [&](auto type) {
     using T = decltype(type);
     constexpr int kWidth = kWide<T>;
-    const bool wide =
-        rows.ffn % kWidth == 0 && aligned_to_16(args.dgate_up, args.h, args.dh, rows.gate_up);
-    launch(wide ? glu_backward_kernel<kGate, kWidth, T> : glu_backward_kernel<kGate, 1, T>,
-           {.grid = static_cast<unsigned>(blocks_for(rows.rows_max, kWarps)),
-            .block = kThreads,
-            .stream = stream_of(args.exec),
-            .name = "weighted_glu_backward"},
-           args);
+    if (args.rows.bias != nullptr)
+      return launch_forward<T>(args, clamped_forward_kernel<kWidth, T>,
+                               clamped_forward_kernel<1, T>, kClampedTurns);
+    if (args.rows.gate == GluGate::kSilu)
+      return launch_forward<T>(args, glu_forward_kernel<GluGate::kSilu, kWidth, T>,
+                               glu_forward_kernel<GluGate::kSilu, 1, T>, kForwardTurns);
+    launch_forward<T>(args, glu_forward_kernel<GluGate::kGelu, kWidth, T>,
+                      glu_forward_kernel<GluGate::kGelu, 1, T>, kForwardTurns);
   });
 }
+
+template <class T, class Wide, class Narrow>
+void launch_backward(const WeightedGluBackwardArgs& args, Wide wide, Narrow narrow) {
+  const WeightedGluRows& rows = args.rows;
+  const bool vectors =
+      is_wide<T>(rows) && aligned_to_16(args.dgate_up, args.h, args.dh, rows.gate_up);
+  launch(vectors ? wide : narrow,
+         {.grid = static_cast<unsigned>(blocks_for(rows.rows_max, kWarps)),
+          .block = kThreads,
+          .stream = stream_of(args.exec),
+          .name = "weighted_glu_backward"},
+         args);
+}
 void glu_backward(const WeightedGluBackwardArgs& args) {
-  if (args.rows.gate == GluGate::kSilu) return glu_backward_gated<GluGate::kSilu>(args);
-  glu_backward_gated<GluGate::kGelu>(args);
+  for_type(args.rows.type, [&](auto type) {
+    using T = decltype(type);
+    constexpr int kWidth = kWide<T>;
+    if (args.rows.bias != nullptr)
+      return launch_backward<T>(args, clamped_backward_kernel<kWidth, T>,
+                                clamped_backward_kernel<1, T>);
+    if (args.rows.gate == GluGate::kSilu)
+      return launch_backward<T>(args, glu_backward_kernel<GluGate::kSilu, kWidth, T>,
+                                glu_backward_kernel<GluGate::kSilu, 1, T>);
+    launch_backward<T>(args, glu_backward_kernel<GluGate::kGelu, kWidth, T>,
+                       glu_backward_kernel<GluGate::kGelu, 1, T>);
+  });
 }
 
 }  // namespace
 
-const ExpertRowsKernels expert_rows_cuda = {rows,    rows_scratch_bytes, gather,
-                                            combine, glu_forward,        glu_backward};
+const ExpertRowsKernels expert_rows_cuda = {rows,
+                                            rows_scratch_bytes,
+                                            gather,
+                                            combine,
+                                            glu_forward,
+                                            glu_backward,
+                                            expert_rows::expert_bias_forward,
+                                            expert_rows::expert_bias_backward,
+                                            expert_rows::row_factors};
 
 }  // namespace trireme::cuda

@@ -41,6 +41,12 @@ struct CombineRowsArgs {
   DType type;
 };
 
+/// Whose rows are whose: those of expert g begin at begins[g * sources].
+struct RowExperts {
+  const std::int32_t* begins = nullptr;
+  std::int64_t count = 0, sources = 1;
+};
+
 /// Without row_slot and row_count, weights are those of all rows_max rows.
 struct WeightedGluRows {
   GluGate gate;
@@ -49,6 +55,9 @@ struct WeightedGluRows {
   const std::int32_t *row_slot, *row_count;
   std::int64_t rows_max, ffn;
   DType type;
+  const void* bias = nullptr;  ///< given: a clamped unit
+  RowExperts experts = {};
+  float alpha = 0, limit = 0;
 };
 
 struct WeightedGluForwardArgs {
@@ -66,6 +75,29 @@ struct WeightedGluBackwardArgs {
   WeightedGluRows rows;
 };
 
+/// Weights are read forward, dweights added to backward.
+struct ExpertBiasArgs {
+  Exec exec;
+  void* y;
+  const void *dy, *bias;
+  float* dweights;
+  const float* weights;
+  const std::int32_t *row_slot, *row_count;
+  RowExperts experts;
+  std::int64_t rows_max, channels;
+  DType type;
+};
+
+/// Without weights all are 1.
+struct RowFactorsArgs {
+  Exec exec;
+  void* factors;
+  const float* weights;
+  const std::int32_t *row_slot, *row_count;
+  std::int64_t rows_max;
+  DType type;
+};
+
 struct ExpertRowsKernels {
   /// Where there are more rows than rows_max, a CPU stops when `begins` is written.
   void (*rows)(const ExpertRowsArgs&);
@@ -74,6 +106,9 @@ struct ExpertRowsKernels {
   void (*combine)(const CombineRowsArgs&);
   void (*glu_forward)(const WeightedGluForwardArgs&);
   void (*glu_backward)(const WeightedGluBackwardArgs&);
+  void (*bias_forward)(const ExpertBiasArgs&);
+  void (*bias_backward)(const ExpertBiasArgs&);
+  void (*factors)(const RowFactorsArgs&);
 };
 TRIREME_CPU_TABLES(ExpertRowsKernels, expert_rows_cpu);
 namespace cuda {

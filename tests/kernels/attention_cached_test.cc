@@ -77,7 +77,9 @@ struct CachedProblem {
     }
     return q;
   }
-  [[nodiscard]] TestTensor run(Isa isa, int threads, const std::vector<Row>& rows) const {
+  /// `lse` [rows, heads]: may be left out.
+  [[nodiscard]] TestTensor run(Isa isa, int threads, const std::vector<Row>& rows,
+                               TensorView lse = {}) const {
     Context context = test_context(isa, threads);
     const auto count = std::ssize(rows);
     const TestTensor q = queries(rows);
@@ -91,11 +93,11 @@ struct CachedProblem {
                                heads_of(q.view(), 3, c.heads, c.head_dim),
                                heads_of(k.view(), 0, c.kv_heads, c.head_dim),
                                heads_of((latents ? k : v).view(), 0, c.kv_heads, c.head_dim), table,
-                               sequence, position, longest, 0.3F, window});
+                               sequence, position, longest, 0.3F, window, lse});
     context.synchronize();
     return o;
   }
-  [[nodiscard]] std::vector<double> expected(const Row& row) const {
+  [[nodiscard]] reference::AttentionOutput expected(const Row& row) const {
     reference::AttentionCase one;
     one.heads = c.heads;
     one.kv_heads = c.kv_heads;
@@ -113,7 +115,7 @@ struct CachedProblem {
     };
     one.k = head(keys[static_cast<std::size_t>(row.sequence)]);
     one.v = head((latents ? keys : values)[static_cast<std::size_t>(row.sequence)]);
-    return reference::attention_forward(one).o;
+    return reference::attention_forward(one);
   }
 
   Sizes c;
@@ -129,14 +131,19 @@ const std::vector<CachedProblem::Row> kRows = {{0, 0},  {2, 199}, {1, 63},  {3, 
 
 void expect_reference(CachedProblem& problem, Isa isa,
                       const std::vector<CachedProblem::Row>& rows) {
-  const std::vector<double> found = problem.run(isa, 2, rows).values();
+  TestTensor lse(DType::kF32, {std::ssize(rows), problem.c.heads});
+  const TestTensor o = problem.run(isa, 2, rows, lse);
+  EXPECT_EQ(problem.run(isa, 2, rows).bits(), o.bits());
+  const std::vector<double> found = o.values(), sums = lse.values();
   const std::size_t width = found.size() / rows.size();
   for (std::size_t t = 0; t < rows.size(); ++t) {
+    const auto expected = problem.expected(rows[t]);
+    const auto begin = sums.begin() + static_cast<std::ptrdiff_t>(t) * problem.c.heads;
+    expect_close({begin, begin + problem.c.heads}, expected.lse, {4e-6, 4e-6}, "lse");
     expect_close(
         {found.begin() + static_cast<std::ptrdiff_t>(t * width),
          found.begin() + static_cast<std::ptrdiff_t>((t + 1) * width)},
-        problem.expected(rows[t]),
-        problem.type == DType::kF32 ? Tolerance{4e-6, 4e-6} : Tolerance{4e-3, 1e-4},
+        expected.o, problem.type == DType::kF32 ? Tolerance{4e-6, 4e-6} : Tolerance{4e-3, 1e-4},
         fmt::format("row {}, head size {}, window {}", t, problem.c.head_dim, problem.window));
   }
 }

@@ -177,19 +177,15 @@ double loss_with_sinks(const AttentionCase& c, const std::vector<double>& sinks,
   return loss;
 }
 
-TEST_P(AttentionGradient, a_sink_is_merged_like_keys_without_values) {
+TEST_P(AttentionGradient, sinks_leave_the_backward_pass_as_it_is) {
   Problem problem(DType::kF32, {2, 4, 2, 4}, {{3, 9}}, {{0, 7}, {8, 4}});
   problem.c.window = 5;
   const AttentionCase& c = problem.c;
   const std::vector<double> d_o = problem.d_o.values(), sinks = {-1, 0.5, 0, 2};
   Context context = test_context(GetParam());
   Output out = run_forward(GetParam(), 1, problem);
-  TestTensor nothing(DType::kF32, {problem.q_rows(), c.heads * c.head_dim}),
-      sinks_TH(DType::kF32, {problem.q_rows(), c.heads});
-  for (std::int64_t i = 0; i < problem.q_rows() * c.heads; ++i)
-    sinks_TH.set(i, sinks[static_cast<std::size_t>(i % c.heads)]);
-  attention_merge(context, heads(out.o, c, c.heads), out.lse,
-                  heads(std::as_const(nothing), c, c.heads), sinks_TH);
+  const TestTensor sink = TestTensor::of(DType::kF32, {c.heads}, sinks);
+  attention_sinks(context, heads(out.o, c, c.heads), out.lse, sink);
   TestTensor delta(DType::kF32, {problem.q_rows(), c.heads});
   attention_delta(context, delta, heads(problem.d_o, c, c.heads), heads(out.o, c, c.heads));
   double found = 0;
@@ -210,17 +206,52 @@ TEST_P(AttentionGradient, a_sink_is_merged_like_keys_without_values) {
                "dk");
   expect_close(packed(heads(g.dv, c, c.kv_heads)), difference(&AttentionCase::v), {2e-6, 2e-6},
                "dv");
+  TestTensor terms(DType::kF32, {problem.q_rows(), c.heads});
+  attention_sink_terms(context, terms, sink, out.lse, delta);
   std::vector<double> dsinks(sinks.size());
-  const std::vector<double> lse = out.lse.values(), deltas = delta.values();
-  for (std::size_t i = 0; i < lse.size(); ++i) {
-    const std::size_t h = i % sinks.size();
-    dsinks[h] -= std::exp(sinks[h] - lse[i]) * deltas[i];
-  }
+  const std::vector<double> all = terms.values();
+  for (std::size_t i = 0; i < all.size(); ++i) dsinks[i % sinks.size()] += all[i];
   expect_close(
       dsinks,
       finite_differences(
           sinks, [&](const std::vector<double>& at) { return loss_with_sinks(c, at, d_o); }),
       {4e-6, 4e-6}, "dsinks");
+}
+
+TEST_P(AttentionGradient, a_sink_is_a_key_without_a_value) {
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const std::int64_t dims : {6, 24, 64, 200}) {
+      const Problem problem(type, {1, 4, 2, dims}, {{3, 70}}, {{0, 73}});
+      const AttentionCase& c = problem.c;
+      Context context = test_context(GetParam(), 2);
+      const Output plain = run_forward(GetParam(), 1, problem);
+      Output with = plain, merged = plain;
+      const TestTensor sink = TestTensor::random(type, {c.heads}, 5, 3);
+      TestTensor nothing(type, {problem.q_rows(), c.heads * c.head_dim}),
+          sinks_TH(DType::kF32, {problem.q_rows(), c.heads});
+      for (std::int64_t i = 0; i < problem.q_rows() * c.heads; ++i)
+        sinks_TH.set(i, sink.values()[static_cast<std::size_t>(i % c.heads)]);
+      attention_sinks(context, heads(with.o, c, c.heads), with.lse, sink);
+      attention_merge(context, heads(merged.o, c, c.heads), merged.lse,
+                      heads(std::as_const(nothing), c, c.heads), sinks_TH);
+      expect_close(o_values(problem, with), o_values(problem, merged), tolerance_of(type), "o");
+      expect_close(with.lse.values(), merged.lse.values(), {1e-6, 1e-6}, "lse");
+    }
+  }
+}
+
+TEST_P(AttentionGradient, a_sink_alone_takes_a_row_that_sees_no_key) {
+  Context context = test_context(GetParam());
+  TestTensor o(DType::kF32, {2, 8}),
+      lse = TestTensor::of(DType::kF32, {2, 2}, {-kInfinity, 1, 2, 3});
+  attention_sinks(context, heads_of(o.view(), 0, 2, 4), lse,
+                  TestTensor::of(DType::kF32, {2}, {0.5, -kInfinity}));
+  EXPECT_EQ(o.values(), std::vector<double>(16));
+  expect_close(lse.values(), {0.5, 1, 2 + std::log1p(std::exp(-1.5)), 3}, {1e-6}, "lse");
+  expect_refused([&] { attention_sinks(context, heads_of(o.view(), 0, 2, 4), lse, lse); },
+                 "attention_sinks.sink: expected [2] fp32");
+  expect_refused([&] { attention_sink_terms(context, o, lse.view().reshape({4}), lse, lse); },
+                 "attention_sink_terms.lse: expected [2, 4] fp32");
 }
 
 TEST_P(AttentionGradient, values_of_fewer_dims_than_keys_have_zeros_behind_them) {

@@ -161,6 +161,10 @@ TEST_F(OpWorkTest, the_rows_beside_attention_are_read_once) {
   expect_work("attention_delta", 0, 2 * 2 * kT * 8);
   attention_merge(context_, a, f32({kT, 2}), b, f32({kT, 2}));
   expect_work("attention_merge", 0, 3 * 2 * kT * 8);
+  attention_sinks(context_, a, f32({kT, 2}), bf16({2}));
+  expect_work("attention_sinks", 0, 2 * 2 * kT * 8);
+  attention_sink_terms(context_, f32({kT, 2}), bf16({2}), f32({kT, 2}), f32({kT, 2}));
+  expect_work("attention_sink_terms", 0, 3 * 4 * kT * 2);
 }
 
 TEST_F(OpWorkTest, a_norm_moves_its_rows_once) {
@@ -321,6 +325,11 @@ TEST_F(OpWorkTest, rows_of_experts_move_once) {
   expect_work("weighted_geglu_forward", 0, 3 * 2 * kRows * kC);
   weighted_glu_backward(context_, d, f32({kRows}), h, dh, unit);
   expect_work("weighted_geglu_backward", 0, 6 * 2 * kRows * kC);
+  const ExpertBias bias{bf16({2, kC}), weights, row_slot, begins};
+  expert_bias_forward(context_, rows, bias);
+  expect_work("expert_bias_forward", 0, 2 * 2 * kRows * kC);
+  expert_bias_backward(context_, f32({kRows}), rows, bias);
+  expect_work("expert_bias_backward", 0, 2 * kRows * kC);
 }
 
 TEST_F(OpWorkTest, the_loss_reads_the_logits_twice_and_writes_their_gradient) {
