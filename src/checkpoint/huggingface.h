@@ -1,7 +1,8 @@
 #pragma once
 // Hugging Face directories in and out. Names, shapes and orientation of "parameters/NAME" are those
-// that transformers saves for the family, so nothing is renamed or transposed on the way; GPT-2
-// files without the prefix "transformer." are read as well.
+// that transformers saves for the family, so nothing is renamed or transposed on the way, but for
+// experts that a file has in one tensor (tensor_parts.h); GPT-2 files without the prefix
+// "transformer." are read as well.
 
 #include <cstdint>
 #include <filesystem>

@@ -3,6 +3,8 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <map>
+#include <set>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -12,6 +14,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/retention.h"
+#include "checkpoint/tensor_parts.h"
 #include "config/model_parse.h"
 
 namespace trireme {
@@ -22,6 +25,10 @@ constexpr std::string_view kStatePrefix = "parameters/";
 constexpr std::string_view kF32Suffix = ".e_score_correction_bias";  ///< in fp32 beside any weights
 constexpr std::string_view kMarkName =
     "trireme_export.json";  // says that a folder is ours to replace
+
+std::string name_of_parameter(const ManifestTensor& tensor) {
+  return tensor.name.substr(kStatePrefix.size());
+}
 
 ModelConfig model_of(const Manifest& manifest, const std::string& source) {
   std::vector<Problem> problems;
@@ -61,13 +68,22 @@ void write_json(const std::filesystem::path& path, const Json& json) {
   write_file_atomically(path, json.dump(2) + "\n");
 }
 
+/// A tensor of an export: one of the checkpoint's, or all that are parts of it, by their index.
+struct ExportedTensor {
+  Shape shape;
+  std::string dtype;  ///< as the writer takes it
+  std::vector<std::vector<const ManifestTensor*>> slices;
+};
+/// By the names in files.
+using ExportedTensors = std::map<std::string, ExportedTensor>;
+
 /// Reads the tensors of one file from the checkpoint and writes them.
 class PartExport {
  public:
   PartExport(const std::filesystem::path& checkpoint, const Manifest& manifest,
-             SafetensorsWriter& writer)
+             const ExportedTensors& tensors, SafetensorsWriter& writer)
       : checkpoint_(checkpoint),
-        manifest_(manifest),
+        tensors_(tensors),
         writer_(writer),
         reader_(checkpoint, manifest) {}
 
@@ -75,20 +91,29 @@ class PartExport {
     writer_.go_to(part);
     const auto [name, begin, end] = writer_.parts()[part];
     for (std::size_t i = begin; i < end; ++i) {
-      write_tensor(*manifest_.find(std::string(kStatePrefix) + writer_.tensors()[i].name));
+      for (const auto& parts : tensors_.at(writer_.tensors()[i].name).slices) write_slice(parts);
       if (after_tensor) after_tensor();
     }
   }
   void give_up() { writer_.give_up(); }
 
  private:
-  void write_tensor(const ManifestTensor& tensor) {
+  void write_slice(const std::vector<const ManifestTensor*>& parts) {
+    const auto first = part_of(name_of_parameter(*parts[0]));
+    if (!first) return writer_.write(values_of(*parts[0]));
+    slice_.resize(static_cast<std::size_t>(parts[0]->shape.count()) * parts.size());
+    for (const ManifestTensor* tensor : parts)
+      part_of(name_of_parameter(*tensor))
+          ->put(tensor->shape, values_of(*tensor).data(), slice_.data());
+    writer_.write_slice(slice_);
+  }
+
+  /// Until the next is read.
+  std::span<const float> values_of(const ManifestTensor& tensor) {
     const auto count = static_cast<std::size_t>(tensor.shape.count());
     bytes_.resize(count * size_of(tensor.dtype));
     reader_.read(tensor, bytes_.data());
-    if (tensor.dtype == DType::kF32) {
-      return writer_.write({reinterpret_cast<const float*>(bytes_.data()), count});
-    }
+    if (tensor.dtype == DType::kF32) return {reinterpret_cast<const float*>(bytes_.data()), count};
     if (tensor.dtype != DType::kBF16) {
       throw DataError("{}: {} is {} (parameters are fp32 or bf16)", checkpoint_.string(),
                       tensor.name, name_of(tensor.dtype));
@@ -96,15 +121,15 @@ class PartExport {
     const auto* halves = reinterpret_cast<const BFloat16*>(bytes_.data());
     widened_.resize(count);
     for (std::size_t i = 0; i < count; ++i) widened_[i] = to_float(halves[i]);
-    writer_.write(widened_);
+    return widened_;
   }
 
   const std::filesystem::path& checkpoint_;
-  const Manifest& manifest_;
+  const ExportedTensors& tensors_;
   SafetensorsWriter& writer_;
   TensorReader reader_;
   std::vector<std::byte> bytes_;
-  std::vector<float> widened_;
+  std::vector<float> widened_, slice_;
 };
 
 /// The text of a token in tokenizer.json's list of added tokens; "" where it is not there.
@@ -190,16 +215,38 @@ void commit(const std::filesystem::path& folder, const std::filesystem::path& ou
   }
 }
 
-std::vector<SafetensorsWriter::Tensor> parameters_of(const Manifest& manifest,
-                                                     const std::filesystem::path& checkpoint) {
-  std::vector<SafetensorsWriter::Tensor> tensors;
+/// Throws DataError where parts are missing, or differ in shape.
+ExportedTensors parameters_of(const Manifest& manifest, const std::filesystem::path& checkpoint) {
+  std::map<std::string, const ManifestTensor*> tensors;
+  std::set<std::string> names;
   for (const ManifestTensor& tensor : manifest.tensors) {
-    if (tensor.name.starts_with(kStatePrefix))
-      tensors.push_back({tensor.name.substr(kStatePrefix.size()), tensor.shape,
-                         tensor.name.ends_with(kF32Suffix) ? "F32" : ""});
+    if (!tensor.name.starts_with(kStatePrefix)) continue;
+    tensors.emplace(name_of_parameter(tensor), &tensor);
+    names.insert(name_of_parameter(tensor));
   }
   if (tensors.empty()) throw DataError("{}: holds no parameters", checkpoint.string());
-  return tensors;
+  const auto counts = count_parts(names);
+  ExportedTensors exported;
+  for (const auto& [name, tensor] : tensors) {
+    const auto part = part_of(name);
+    if (!part) {
+      exported[name] = {tensor->shape, name.ends_with(kF32Suffix) ? "F32" : "", {{tensor}}};
+      continue;
+    }
+    const std::int64_t count = counts.at(part->stored);
+    if (tensor->shape.rank() < 1 || tensor->shape.rank() > 2)
+      throw DataError("{}: {} has {} dims", checkpoint.string(), name, tensor->shape.rank());
+    ExportedTensor& to = exported[part->stored];
+    const Shape shape = part->stored_shape(tensor->shape, count);
+    if (to.slices.empty()) {
+      to.shape = shape;
+      to.slices.resize(static_cast<std::size_t>(count));
+    }
+    to.slices[static_cast<std::size_t>(part->index)].push_back(tensor);
+    if (shape != to.shape)
+      throw DataError("{}: parts of {} differ in shape", checkpoint.string(), part->stored);
+  }
+  return exported;
 }
 
 /// File i falls to rank i modulo the ranks. They meet after each round: a fault of one ends all
@@ -250,7 +297,7 @@ ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
                                Communicator& world) {
   const bool leader = world.rank() == 0;
   const std::filesystem::path target = output_target(output);
-  std::vector<SafetensorsWriter::Tensor> tensors;
+  ExportedTensors exported;
   std::filesystem::path folder;
   run_together(world, [&] {
     if (leader) check_output(output);
@@ -258,7 +305,7 @@ ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
   const Manifest manifest = read_manifest(checkpoint, world);
   run_together(world, [&] {
     model_of(manifest, (checkpoint / kManifestName).string());  // found out before hours of writing
-    tensors = parameters_of(manifest, checkpoint);
+    exported = parameters_of(manifest, checkpoint);
   });
   run_together(world, [&] {
     if (leader) folder = make_temporary_folder(target);
@@ -266,12 +313,16 @@ ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
   folder = world.broadcast_text(folder.string(), 0);
   ExportResult result;
   result.dtype = options.dtype.value_or(dtype_of(manifest));
-  result.tensors = static_cast<std::int64_t>(tensors.size());
-  for (const auto& tensor : tensors) result.parameters += tensor.shape.count();
+  result.tensors = static_cast<std::int64_t>(exported.size());
+  std::vector<SafetensorsWriter::Tensor> tensors;
+  for (const auto& [name, tensor] : exported) {
+    tensors.push_back({name, tensor.shape, tensor.dtype});
+    result.parameters += tensor.shape.count();
+  }
   try {
     SafetensorsWriter writer(folder, result.dtype, std::move(tensors), options.file_bytes_max);
     result.bytes = writer.bytes();
-    PartExport part_export(checkpoint, manifest, writer);
+    PartExport part_export(checkpoint, manifest, exported, writer);
     write_parts(part_export, writer.parts().size(), options, world);
     run_together(world, [&] {
       if (!leader) return;

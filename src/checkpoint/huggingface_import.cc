@@ -6,6 +6,7 @@
 #include "checkpoint/boxes.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/name_sets.h"
+#include "checkpoint/tensor_parts.h"
 
 namespace trireme {
 
@@ -101,6 +102,7 @@ struct Matched {
   const Stored* head = nullptr;  ///< of a model that has none of its own
 };
 
+/// `wanted`: as files have them.
 Matched match_names(const SafetensorsFolder& weights, const std::set<std::string>& wanted,
                     const std::filesystem::path& folder) {
   Matched matched;
@@ -129,6 +131,12 @@ Matched match_names(const SafetensorsFolder& weights, const std::set<std::string
     if (std::find(missing.begin(), missing.end(), kHeadName) != missing.end()) {
       text += " A model without its own head has tie_word_embeddings true.";
     }
+    if (std::any_of(surplus.begin(), surplus.end(),
+                    [](const std::string& name) { return name.ends_with("_proj_blocks"); })) {
+      text +=
+          " Its experts are in MXFP4, which is not read: load it in transformers with "
+          "quantization_config=Mxfp4Config(dequantize=True) and save it by save_pretrained.";
+    }
     throw DataError("{}: does not hold this model's weights.{}", folder.string(), text);
   }
   return matched;
@@ -142,28 +150,50 @@ void check_shape(const Stored& stored, const Shape& wanted) {
                   stored.tensor->name, stored.tensor->text(), wanted.text());
 }
 
+std::set<std::string> stored_names(const std::set<std::string>& names) {
+  std::set<std::string> stored;
+  for (const std::string& name : names) stored.insert(stored_name(name));
+  return stored;
+}
+
+/// Of a file's tensor, or of the one that has it among its parts.
+Shape stored_shape(const std::string& name, const Shape& shape,
+                   const std::map<std::string, std::int64_t>& parts) {
+  const auto part = part_of(name);
+  return part ? part->stored_shape(shape, parts.at(part->stored)) : shape;
+}
+
 }  // namespace
 
 void check_weights(const std::filesystem::path& folder,
                    const std::map<std::string, Shape>& wanted) {
   std::set<std::string> names;
   for (const auto& [name, shape] : wanted) names.insert(name);
+  const auto parts = count_parts(names);
   const SafetensorsFolder weights(folder);
-  for (const auto& [name, stored] : match_names(weights, names, folder).by_our_name)
-    check_shape(stored, wanted.at(name));
+  const Matched matched = match_names(weights, stored_names(names), folder);
+  for (const auto& [name, shape] : wanted)
+    check_shape(matched.by_our_name.at(stored_name(name)), stored_shape(name, shape, parts));
 }
 
 void import_weights(const std::filesystem::path& folder, State& state, Communicator& world) {
   const std::set<std::string> wanted = union_of_names(names_of(state), world);
   run_together(world, [&] {
+    const auto parts = count_parts(wanted);
     const SafetensorsFolder weights(folder);
-    const auto [stored_of, head] = match_names(weights, wanted, folder);
+    const auto [stored_of, head] = match_names(weights, stored_names(wanted), folder);
     if (head != nullptr) check_tied_head(*head, stored_of, world);
     SafetensorsReads reads;
     for (StateTensor& tensor : state.tensors) {
-      const Stored& stored = stored_of.at(tensor.name.substr(kStatePrefix.size()));
-      check_shape(stored, tensor.global_shape);
-      reads.add(*stored.file, *stored.tensor, tensor.box, reinterpret_cast<float*>(tensor.data));
+      const std::string name = tensor.name.substr(kStatePrefix.size());
+      const Stored& stored = stored_of.at(stored_name(name));
+      check_shape(stored, stored_shape(name, tensor.global_shape, parts));
+      auto* const to = reinterpret_cast<float*>(tensor.data);
+      if (const auto part = part_of(name)) {
+        reads.add(*stored.file, *stored.tensor, *part, tensor.box, to);
+      } else {
+        reads.add(*stored.file, *stored.tensor, tensor.box, to);
+      }
     }
     reads.run();
   });

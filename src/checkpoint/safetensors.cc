@@ -265,12 +265,27 @@ void SafetensorsReads::add(const SafetensorsFile& file, const SafetensorsTensor&
   }
 }
 
+void SafetensorsReads::add(const SafetensorsFile& file, const SafetensorsTensor& tensor,
+                           const TensorPart& part, const Box& box, float* out) {
+  Box stored = whole(Shape(tensor.shape));
+  stored.offset.set(0, part.index);
+  stored.shape.set(0, 1);
+  for (const Box& block : cut_box(file.rows_of(tensor, stored), kBlockElementsMax))
+    blocks_.push_back({&file, &tensor, block, box, out, part});
+}
+
+void SafetensorsReads::read(const Block& block) {
+  if (!block.part) return block.file->read_block(*block.tensor, block.block, block.box, block.out);
+  std::vector<float> values(static_cast<std::size_t>(block.block.shape.count()));
+  block.file->read_block(*block.tensor, block.block, block.block, values.data());
+  block.part->take(block.block, values.data(), block.box, block.out);
+}
+
 void SafetensorsReads::run() const {
   Progress progress("reading weights, block", static_cast<std::int64_t>(blocks_.size()),
                     ProgressUnit::kItems);
   parallel_for(static_cast<std::int64_t>(blocks_.size()), [&](std::int64_t index) {
-    const Block& block = blocks_[static_cast<std::size_t>(index)];
-    block.file->read_block(*block.tensor, block.block, block.box, block.out);
+    read(blocks_[static_cast<std::size_t>(index)]);
     progress.add(1);
   });
 }

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "base/dtype.h"
 #include "base/file.h"
 #include "base/shape.h"
+#include "checkpoint/tensor_parts.h"
 
 namespace trireme {
 
@@ -57,6 +60,9 @@ class SafetensorsReads {
   /// As SafetensorsFile::read_fp32. File, tensor and `out` must live until run() has returned.
   void add(const SafetensorsFile& file, const SafetensorsTensor& tensor, const Box& box,
            float* out);
+  /// A box of a part of the tensor.
+  void add(const SafetensorsFile& file, const SafetensorsTensor& tensor, const TensorPart& part,
+           const Box& box, float* out);
   void run() const;
 
  private:
@@ -65,7 +71,9 @@ class SafetensorsReads {
     const SafetensorsTensor* tensor;
     Box block, box;
     float* out;
+    std::optional<TensorPart> part = {};
   };
+  static void read(const Block& block);
   std::vector<Block> blocks_;
 };
 
@@ -117,6 +125,8 @@ class SafetensorsWriter {
   void give_up() noexcept;
   /// The next tensor, whole, of the writer's type; rounded to nearest even for bf16.
   void write(std::span<const float> values);
+  /// The same in slices, which follow each other.
+  void write_slice(std::span<const float> values);
   /// The next tensor, whole, as its bytes are to stand in the file.
   void write_bytes(std::string_view bytes);
   /// When every file is there: the index, where there is more than one.
@@ -137,7 +147,7 @@ class SafetensorsWriter {
   std::vector<Tensor> tensors_;
   std::vector<Part> parts_;
   std::size_t part_ = 0, next_ = 0;
-  std::int64_t bytes_ = 0;
+  std::int64_t bytes_ = 0, written_ = 0;  // written_: elements of the next tensor
   std::filesystem::path temporary_;
   FileDescriptor file_;
   std::vector<BFloat16> block_;

@@ -132,13 +132,22 @@ void SafetensorsWriter::write_bytes(std::string_view bytes) {
 }
 
 void SafetensorsWriter::write(std::span<const float> values) {
+  expect(next_ < tensors_.size() && written_ == 0 &&
+             static_cast<std::int64_t>(values.size()) == tensors_[next_].shape.count(),
+         "a tensor of {} elements that an export does not expect", values.size());
+  write_slice(values);
+}
+
+void SafetensorsWriter::write_slice(std::span<const float> values) {
   const auto taken = [&](const Tensor& tensor) {
     return tensor.dtype.empty() || tensor.dtype == "F32";
   };
+  const auto count = static_cast<std::int64_t>(values.size());
   expect(next_ < tensors_.size() && taken(tensors_[next_]) &&
-             static_cast<std::int64_t>(values.size()) == tensors_[next_].shape.count(),
-         "a tensor of {} elements that an export does not expect", values.size());
-  begin_tensor();
+             written_ + count <= tensors_[next_].shape.count(),
+         "a slice of {} elements that an export does not expect", count);
+  if (written_ == 0) begin_tensor();
+  written_ += count;
   if (dtype_of(tensors_[next_]) == "F32") {
     write_all(file_.get(), text_of(values.data(), values.size_bytes()), temporary_);
   } else {
@@ -150,6 +159,8 @@ void SafetensorsWriter::write(std::span<const float> values) {
       write_all(file_.get(), text_of(block_.data(), block_.size() * sizeof(BFloat16)), temporary_);
     }
   }
+  if (written_ < tensors_[next_].shape.count()) return;
+  written_ = 0;
   end_tensor();
 }
 
