@@ -104,12 +104,29 @@ def check_source(exported, model, source):
         report(same, f"logits equal those of {source}, bit for bit")
 
 
+def whole_tensors(parameters):
+    """Those of files: a parameter NAME[e], NAME[e].gate or NAME[e].up is a part of NAME, transposed, or of every other column."""
+    whole, parts = {}, {}
+    for name, tensor in parameters.items():
+        stored, bracket, rest = name.partition("[")
+        index, _, columns = rest.partition("]")
+        if not bracket:
+            whole[name] = tensor
+            continue
+        parts.setdefault(stored, {}).setdefault(int(index), {})[columns] = tensor.T if tensor.dim() == 2 else tensor
+    for stored, experts in parts.items():
+        slices = [experts[i][""] if "" in experts[i] else torch.stack([experts[i][".gate"], experts[i][".up"]], -1).flatten(-2)
+                  for i in range(len(experts))]
+        whole[stored] = torch.stack(slices).contiguous()
+    return whole
+
+
 def check_checkpoint(exported, checkpoint):
     import h5py
 
     with h5py.File(checkpoint / "model.h5") as file:
         parameters = file["parameters"]
-        expected = {name: torch.from_numpy(parameters[name][...]) for name in parameters}
+        expected = whole_tensors({name: torch.from_numpy(parameters[name][...]) for name in parameters})
     expected = {name: tensor.to(exported[name].dtype) if name in exported else tensor
                 for name, tensor in expected.items()}
     check_tensors(exported, expected, str(checkpoint))

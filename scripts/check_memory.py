@@ -31,6 +31,7 @@ AXES = ("data", "context", "tensor")
 
 EXPERTS = {
     "qwen2_moe": {"num_experts": 8, "num_experts_per_tok": 3, "shared_expert_intermediate_size": 96},
+    "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 40},
     "deepseek_v3": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1},
 }
 LATENTS = {"qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
@@ -49,7 +50,7 @@ def legal(model, t, c, tokens, cut, method):
 def draw(dice):
     head_dim, heads = dice.choice([16, 32, 64]), dice.choice([2, 4, 6, 8])
     hidden = head_dim * heads
-    family = dice.choice(["llama", "gpt2", "qwen2", "qwen3", "qwen2_moe", "deepseek_v3"])
+    family = dice.choice(["llama", "gpt2", "qwen2", "qwen3", "qwen2_moe", "deepseek_v3", "gpt_oss"])
     tokens = dice.choice([64, 96, 128, 256, 512])
     model = {
         "model_type": family,
@@ -62,10 +63,11 @@ def draw(dice):
         "max_position_embeddings": 512,
         "tie_word_embeddings": dice.random() < 0.5,
     }
-    if family == "qwen3":
+    if family in ("qwen3", "gpt_oss"):
         model["head_dim"] = head_dim
     if family in EXPERTS:
-        model.update(EXPERTS[family], moe_intermediate_size=dice.choice([1, 2]) * head_dim)
+        width = "intermediate_size" if family == "gpt_oss" else "moe_intermediate_size"
+        model.update({**EXPERTS[family], width: dice.choice([1, 2]) * head_dim})
     if family == "deepseek_v3":
         model.update(LATENTS, q_lora_rank=dice.choice([None, head_dim, 3 * head_dim]), kv_lora_rank=2 * head_dim,
                      first_k_dense_replace=dice.randrange(min(2, model["num_hidden_layers"])))

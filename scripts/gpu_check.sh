@@ -221,6 +221,8 @@ stage_families() {
       --set model.moe_intermediate_size=64 --set model.shared_expert_intermediate_size=96 || code=1
     family mixtral $compute tiny.json --set model.model_type=mixtral --set model.num_local_experts=5 --set moe.balance=aux || code=1
     family deepseek_v3 $compute tiny.json "${latents[@]}" || code=1
+    family gpt_oss $compute tiny.json --set model.model_type=gpt_oss --set model.head_dim=64 --set model.num_local_experts=6 \
+      --set model.num_experts_per_tok=2 --set model.intermediate_size=64 --set model.sliding_window=20 --set model.swiglu_limit=0.2 || code=1
   done
   for compute in tensor block; do
     family llama-$compute fp8 tiny.json --set precision.fp8.recipe=$compute "${model[@]}" || code=1

@@ -34,6 +34,11 @@ class ExpertReader {
     experts.ffn = traits_.ffn > 0 ? integer("moe_intermediate_size", kWidth, traits_.ffn) : ffn;
     experts.normalized = !knows("norm_topk_prob") || read_normalized();
     if (traits_.sigmoid) read_sigmoid(out);
+    experts.biased = traits_.biased;
+    if (traits_.biased) {
+      experts.swiglu_alpha = real("swiglu_alpha", kScale, traits_.swiglu_alpha);
+      experts.swiglu_limit = real("swiglu_limit", kScale, traits_.swiglu_limit);
+    }
     if (traits_.shared > 0) {
       out.shared_ffn = integer("shared_expert_intermediate_size", kWidth, traits_.shared);
       experts.shared_gate = true;

@@ -45,7 +45,10 @@ constexpr FamilyTraits kFamilies[] = {
      .end_token = 2,
      .window = 0,
      .windows = WindowRule::kEvery,
-     .query_scaling = true},
+     .query_scaling = true,
+     .default_rope = R"({"type": "yarn", "rope_theta": 1e6, "factor": 16,
+                        "original_max_position_embeddings": 16384, "beta_fast": 32, "beta_slow": 1,
+                        "mscale": 1, "mscale_all_dim": 1, "llama_4_scaling_beta": 0.1})"},
     {.model_type = "qwen2",
      .architecture = "Qwen2ForCausalLM",
      .vocab_size = 151936,
@@ -220,6 +223,28 @@ constexpr FamilyTraits kFamilies[] = {
      .latent =
          LatentConfig{
              .q_rank = 1536, .kv_rank = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128}},
+    {.model_type = "gpt_oss",
+     .architecture = "GptOssForCausalLM",
+     .vocab_size = 201088,
+     .hidden = 2880,
+     .ffn = 2880,
+     .layers = 36,
+     .heads = 64,
+     .kv_heads = 8,
+     .head_dim = 64,
+     .positions = 131072,
+     .norm_eps = 1e-5,
+     .rope_theta = 150000,
+     .window = 128,
+     .window_pattern = 2,
+     .attention_bias = true,
+     .attention_biased = true,
+     .windows = WindowRule::kPattern,
+     .sinks = true,
+     .default_rope = R"({"rope_type": "yarn", "factor": 32, "beta_fast": 32, "beta_slow": 1,
+                        "truncate": false, "original_max_position_embeddings": 4096})",
+     .experts =
+         {.count = 128, .chosen = 4, .biased = true, .swiglu_alpha = 1.702, .swiglu_limit = 7}},
     {.model_type = "gpt2",
      .architecture = "GPT2LMHeadModel",
      .vocab_size = 50257,
@@ -256,7 +281,7 @@ std::optional<Family> family_of(std::string_view model_type) {
 }
 
 bool is_future_family(std::string_view model_type) {
-  static constexpr std::string_view kNames[] = {"gemma2", "glm4", "gpt_oss", "phi3"};
+  static constexpr std::string_view kNames[] = {"gemma2", "glm4", "phi3"};
   return std::find(std::begin(kNames), std::end(kNames), model_type) != std::end(kNames);
 }
 

@@ -40,6 +40,9 @@ struct ExpertTraits {
   double scale = 1;
   std::int64_t shared_count = 0;  ///< each as wide as an expert
   std::int64_t dense_first = 0;
+  /// gpt-oss's: ExpertsConfig::biased; of a clamped unit.
+  bool biased = false;
+  double swiglu_alpha = 0, swiglu_limit = 0;
 };
 
 struct FamilyTraits {
@@ -58,6 +61,7 @@ struct FamilyTraits {
   // What its layers have.
   bool qkv_bias = false;           ///< unless a key of that name says otherwise
   bool attention_bias = false;     ///< where a key of that name says so, of all four projections
+  bool attention_biased = false;   ///< what that key says where it is missing
   bool attention_bias_out = true;  ///< of the last of them too
   bool mlp_bias = false;           ///< likewise
   QkNorm qk_norm = QkNorm::kNone;
@@ -70,6 +74,9 @@ struct FamilyTraits {
   double sliding_theta = 0;    ///< > 0: layers with a window have a RoPE of their own, of this base
   std::string_view sliding_theta_key = "";  ///< of the model, for that base; "": none
   bool scaled_embedding = false;            ///< by sqrt(hidden)
+  bool sinks = false;                       ///< AttentionConfig::sinks
+  /// rope_parameters of a file that has neither these nor rope_scaling, in JSON; "": none.
+  std::string_view default_rope = "";
   ExpertTraits experts = {};
   std::optional<LatentConfig> latent = {};  ///< none: heads from products of the input
 };

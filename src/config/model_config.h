@@ -30,6 +30,7 @@ enum class Family : std::uint8_t {
   kOlmoe,
   kGlm4Moe,
   kDeepseekV3,
+  kGptOss,
   kGpt2
 };
 enum class NormKind : std::uint8_t { kRms, kLayer };
@@ -101,6 +102,7 @@ struct AttentionConfig {
   std::optional<RopeConfig> rope;  ///< none: q and k as they are
   std::int64_t window = 0;  ///< positions that a query sees, its own among them; 0: all before it
   bool qkv_bias = false, out_bias = false;
+  bool sinks = false;  ///< each head has a score without a key (attention_sinks)
   QkNorm qk_norm = QkNorm::kNone;
   double score_scale = 0;  ///< of q k; 0: head_dim^-1/2
   std::optional<LatentConfig> latent = {};
@@ -140,6 +142,9 @@ struct ExpertsConfig {
   double scale = 1;          ///< of the weights
   bool has_bias = false;     ///< e_score_correction_bias: of the choice alone
   bool shared_gate = false;  ///< the layer's MLP, shared by all tokens, by sigmoid(x wg)
+  bool biased = false;       ///< the router and each product of an expert
+  /// With biases: of the clamped unit (kernels/expert_rows) that stands for the MLP's activation.
+  double swiglu_alpha = 0, swiglu_limit = 0;
   friend bool operator==(const ExpertsConfig&, const ExpertsConfig&) = default;
 };
 

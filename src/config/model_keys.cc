@@ -145,6 +145,20 @@ constexpr ModelKey kQwenExperts[] = {
 constexpr ModelKey kMixtral[] = {{"num_local_experts", kRead},
                                  {"router_jitter_noise", kFixed, "[0]"}};
 
+// The first says more than the common table's. The last two stand beside keys that say the same.
+constexpr ModelKey kGptOss[] = {
+    {"quantization_config", kFixed, "[]",
+     "null, beside weights in bf16. transformers makes those of MXFP4: load the model with "
+     "quantization_config=Mxfp4Config(dequantize=True) and save it by save_pretrained"},
+    {"layer_types", kRead},
+    {"num_local_experts", kRead},
+    {"sliding_window", kRead},
+    {"swiglu_alpha", kRead},
+    {"swiglu_limit", kRead},
+    {"experts_per_token", kPass},
+    {"initial_context_length", kPass},
+};
+
 constexpr ModelKey kOlmoe[] = {
     {"num_experts", kRead}, {"norm_topk_prob", kRead}, {"clip_qkv", kFixed, "[]"}};
 
@@ -257,6 +271,7 @@ std::span<const Renamed> other_names(Family family) {
     case Family::kOlmoe:
       return kExpertNames;
     case Family::kMixtral:
+    case Family::kGptOss:
       return kMixtralNames;
     case Family::kGlm4Moe:
     case Family::kDeepseekV3:
@@ -301,6 +316,8 @@ std::vector<std::span<const ModelKey>> tables(Family family) {
       return {kCommon, kLlamaLike, kSilu, kAttentionBias, kRouted, kGlm4Moe};
     case Family::kDeepseekV3:
       return {kCommon, kLlamaLike, kWholeRotation, kSilu, kAttentionBias, kRouted, kDeepseekV3};
+    case Family::kGptOss:
+      return {kGptOss, kCommon, kLlamaLike, kWholeRotation, kSilu, kAttentionBias, kExperts};
     case Family::kGpt2:
       return {kCommon, kGpt2};
   }

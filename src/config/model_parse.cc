@@ -192,14 +192,15 @@ class ModelReader {
     attention.qkv_bias = traits.qkv_bias;
     if (find_model_key(family_, "qkv_bias") != nullptr && traits.qkv_bias) read_qkv_bias(attention);
     if (traits.attention_bias)
-      attention.qkv_bias = reader_.boolean("attention_bias").value_or(false);
+      attention.qkv_bias = reader_.boolean("attention_bias").value_or(traits.attention_biased);
     if (traits.attention_bias && traits.attention_bias_out) attention.out_bias = attention.qkv_bias;
     if (traits.mlp_bias) layer.mlp.bias = reader_.boolean("mlp_bias").value_or(false);
+    attention.sinks = traits.sinks;
     attention.qk_norm = traits.qk_norm;
     if (has_switch("use_qk_norm") && reader_.boolean("use_qk_norm").value_or(false))
       attention.qk_norm = QkNorm::kHeads;
     read_score_scale(attention);
-    if (traits.query_scaling) add_default_rope(model.max_positions);
+    add_default_rope(model.max_positions);
     if (traits.windows == WindowRule::kUnrotated) rotates_ = read_rotating_layers(layers);
     if (traits.windows == WindowRule::kEvery || traits.windows == WindowRule::kAsked) {
       const std::int64_t window = read_window();
@@ -292,14 +293,12 @@ class ModelReader {
 
   /// transformers' of a file that says nothing of it.
   void add_default_rope(std::int64_t positions) {
-    for (const char* key : {"rope_parameters", "rope_scaling", "rope_theta"})
+    if (traits_->default_rope.empty()) return;
+    for (const char* key : {"rope_parameters", "rope_scaling"})
       if (reader_.find(key) != nullptr) return;
-    keys_["rope_parameters"] = parse_json(
-        R"({"type": "yarn", "rope_theta": 1e6, "factor": 16, "original_max_position_embeddings": 16384,
-            "beta_fast": 32, "beta_slow": 1, "mscale": 1, "mscale_all_dim": 1,
-            "llama_4_scaling_beta": 0.1})",
-        "rope_parameters");
-    keys_["rope_parameters"]["max_position_embeddings"] = positions;
+    if (traits_->query_scaling && reader_.find("rope_theta") != nullptr) return;
+    Json& rope = keys_["rope_parameters"] = parse_json(traits_->default_rope, "rope_parameters");
+    if (traits_->query_scaling) rope["max_position_embeddings"] = positions;
   }
 
   /// Missing; null is as many as heads.

@@ -37,7 +37,7 @@ Json model_property() {
       {"description",
        "Keys of a Hugging Face config (model_type llama, mistral, ministral, ministral3, qwen2, "
        "qwen3, smollm3, olmo2, olmo3, gemma3_text, qwen2_moe, qwen3_moe, mixtral, olmoe, "
-       "glm4_moe, deepseek_v3 or gpt2; a "
+       "glm4_moe, deepseek_v3, gpt_oss or gpt2; a "
        "missing key takes transformers' default), or the path of a config.json or of its "
        "directory, or {\"path\": P, key: "
        "override}. "

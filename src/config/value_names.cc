@@ -121,6 +121,7 @@ constexpr Meaning kMeanings[] = {
     {"model.model_type", "olmoeforcausallm", "olmoe"},
     {"model.model_type", "glm4moeforcausallm", "glm4_moe"},
     {"model.model_type", "deepseekv3forcausallm", "deepseek_v3"},
+    {"model.model_type", "gptossforcausallm", "gpt_oss"},
     {"model.model_type", "smollm3forcausallm", "smollm3"},
     {"model.model_type", "gemma3", "gemma3_text"},
     {"model.model_type", "gemma3forcausallm", "gemma3_text"},

@@ -60,7 +60,7 @@ PositionRange seen_by(std::int64_t first, std::int64_t last, std::int64_t window
 
 /// `args` has o, q, k and v of the pass's tokens; the cache gets k and v.
 void attend_cached(const LayerPass& pass, const KvCache& cache, const ContextAxis::Buffers& buffers,
-                   AttentionForward args) {
+                   ConstTensorView sinks_H, AttentionForward args) {
   Context& context = pass.context;
   const CachedTokens& tokens = cache.tokens;
   const auto keep = [&](const TensorView& all, const ConstHeadsView& heads) {
@@ -70,9 +70,11 @@ void attend_cached(const LayerPass& pass, const KvCache& cache, const ContextAxi
   };
   const HeadsView k = keep(cache.k, args.k), v = keep(cache.v, args.v);
   if (tokens.sequence_T.given()) {
-    return attention_cached(
-        context, {args.o, args.q, k, v, tokens.pages_SP, tokens.sequence_T, pass.positions,
-                  tokens.longest(), args.scale, args.mask.window});
+    attention_cached(context, {args.o, args.q, k, v, tokens.pages_SP, tokens.sequence_T,
+                               pass.positions, tokens.longest(), args.scale, args.mask.window,
+                               sinks_H.given() ? args.lse_TH : TensorView()});
+    if (sinks_H.given()) attention_sinks(context, args.o, args.lse_TH, sinks_H);
+    return;
   }
   PositionRange seen{0, std::int64_t{tokens.positions.back()} + 1};
   if (tokens.positions.front() > 0) {
@@ -81,7 +83,7 @@ void attend_cached(const LayerPass& pass, const KvCache& cache, const ContextAxi
     args.v = in_order(context, kv_heads_of(cache.ordered_v, v), v, tokens.pages, seen);
   }
   args.mask.kv = {&seen, 1};
-  pass.context_axis.forward(context, buffers, args);
+  pass.context_axis.forward(context, buffers, args, sinks_H);
 }
 
 /// The same of latents; what tokens see, each by itself, comes to acts.attended at once.
@@ -187,9 +189,14 @@ void rotate_rows(Context& context, const LayerPass& pass, const AttentionWeights
 }  // namespace
 
 AttentionWeights weights_of(const ParamStore::Lease& lease, const AttentionParams& params) {
-  return {weights_of(lease, static_cast<const BranchParams&>(params)),
-          weights_of(lease, params.q_norm), weights_of(lease, params.k_norm),
-          weights_of(lease, params.q_up), weights_of(lease, params.kv_up)};
+  AttentionWeights weights{weights_of(lease, static_cast<const BranchParams&>(params)),
+                           weights_of(lease, params.q_norm),
+                           weights_of(lease, params.k_norm),
+                           weights_of(lease, params.q_up),
+                           weights_of(lease, params.kv_up),
+                           {}};
+  if (params.sinks != kNoParam) weights.sinks_H = lease.weight(params.sinks);
+  return weights;
 }
 
 namespace {
@@ -219,6 +226,7 @@ AttentionScratch lay_out_attention_scratch(ArenaCursor& arena, const LayerShape&
   if (shape.compute != DType::kF32)
     scratch.dqkv_f32_TX = arena.take(shape.statistic(config.qkv_size()));
   if (config.qk_norm == QkNorm::kProjection) scratch.dots_2T = arena.take(shape.of_q_and_k());
+  if (config.sinks) scratch.sink_terms_TH = arena.take(shape.statistic(config.heads));
   scratch.latent = lay_out_latent_backward(arena, shape);
   scratch.axis = lay_out_context(arena, shape, ContextAxis::Direction::kBackward);
   return scratch;
@@ -289,11 +297,11 @@ void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
   args.v = heads.v;
   args.scale = attention_scale(config);
   if (cache == nullptr) {
-    pass.context_axis.forward(pass.context, scratch.axis, args);
+    pass.context_axis.forward(pass.context, scratch.axis, args, weights.sinks_H);
   } else if (config.latent) {
     attend_cached_latents(pass, weights, acts, scratch, *cache, args);
   } else {
-    attend_cached(pass, *cache, scratch.axis, args);
+    attend_cached(pass, *cache, scratch.axis, weights.sinks_H, args);
   }
   if (wider && heads_for(cache) != LatentHeads::kNone)
     resize_heads(pass.context, values_of(acts.attended_TX, config), args.o);
@@ -310,8 +318,18 @@ void recompute_heads(const LayerPass& pass, const AttentionWeights& weights,
 
 namespace {
 
+/// Where the gradient of sinks is added, with these.
+AttentionSinks sinks_of(const AttentionBranchBackward& of, const AttentionWeights& weights,
+                        const AttentionScratch& scratch) {
+  if (!weights.sinks_H.given()) return {};
+  const NormGradients sums =
+      norm_gradients(of.pass.context, of.sink, {of.params.sinks}, of.left.sinks);
+  return {sums.weight, scratch.sink_terms_TH, weights.sinks_H};
+}
+
 /// To the gradient of the rotated heads.
-void backward_to_heads(const AttentionBranchBackward& of, const AttentionScratch& scratch) {
+void backward_to_heads(const AttentionBranchBackward& of, const AttentionWeights& weights,
+                       const AttentionScratch& scratch) {
   const AttentionConfig& config = of.pass.config.attention;
   Context& context = of.pass.context;
   const bool rounded = scratch.dqkv_f32_TX.given(), wider = scratch.latent.attended_TX.given();
@@ -338,15 +356,22 @@ void backward_to_heads(const AttentionBranchBackward& of, const AttentionScratch
   args.mask = of.pass.mask;
   args.mask.window = config.window;
   args.scale = attention_scale(config);
+  const AttentionSinks sinks = sinks_of(of, weights, scratch);
   if (rounded && of.pass.context_axis.rank().extent == 1) {
     const QkvHeads<std::byte> gradient = split_heads(gradient_TX, config);
     args.written = {gradient.q, gradient.k, gradient.v};
-    if (attention_backward_writes(context, args)) return attention_backward(context, args);
+    if (attention_backward_writes(context, args)) {
+      if (sinks.given()) {
+        attention_delta(context, scratch.delta_TH, args.d_o, args.o);
+        sinks.backward(context, args);
+      }
+      return attention_backward(context, args);
+    }
     args.written = {};
   }
   attention_delta(context, scratch.delta_TH, args.d_o, args.o);
   clear(context, sums_TX);
-  of.pass.context_axis.backward(context, scratch.axis, args);
+  of.pass.context_axis.backward(context, scratch.axis, args, sinks);
   // Rounded where an op for bf16 heads would store it.
   if (rounded) cast(context, gradient_TX, sums_TX);
 }
@@ -422,7 +447,7 @@ void attend_backward(const AttentionBranchBackward& of, const AttentionWeights& 
                      const AttentionScratch& scratch, Pending dy, Halves halves) {
   of.out_input(scratch.dattended_TX, std::move(dy), weights, {},
                halves == Halves::kBoth ? of.acts.attended_TX : ConstTensorView());
-  backward_to_heads(of, scratch);
+  backward_to_heads(of, weights, scratch);
   if (of.pass.config.attention.rope && !of.pass.config.attention.latent)
     rotate_back(of, weights, scratch);
 }

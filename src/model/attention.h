@@ -1,9 +1,9 @@
 #pragma once
 // The branch of a layer in which tokens see one another:
 //   n = norm(s);   q, k, v = n Wqkv;   a = attention(rope(q), rope(k), v);   y = a Wout
-// Before RoPE q and k may have norms, of each head or of all (QkNorm). Heads are those of this
-// tensor-parallel rank; for a norm of all, sums travel between the ranks. Or they come by way of
-// latents (latent_attention.h).
+// Before RoPE q and k may have norms, of each head or of all (QkNorm); heads may have sinks. Heads
+// are those of this tensor-parallel rank; for a norm of all, sums travel between the ranks. Or they
+// come by way of latents (latent_attention.h).
 
 #include <algorithm>
 
@@ -16,6 +16,7 @@ namespace trireme {
 struct AttentionWeights : BranchWeights {
   NormWeights q_norm, k_norm;
   LinearWeights q_up, kv_up;
+  ConstTensorView sinks_H;
 };
 AttentionWeights weights_of(const ParamStore::Lease& lease, const AttentionParams& params);
 
@@ -65,6 +66,7 @@ struct AttentionActivations : BranchActivations {
 
 struct AttentionGradients : BranchGradients {
   NormGradients q_norm, k_norm;
+  NormGradients sinks;  ///< kept as a norm's weights, always: a sum is made before it is added
   LatentGradients latent;
 
   template <class Own, class Exchanged, class... Acts>
@@ -74,6 +76,7 @@ struct AttentionGradients : BranchGradients {
     own(shape.wide(shape.hidden), of.dy_TC);
     BranchGradients::each(shape, AttentionActivations::in_size(shape), own, exchanged, of, acts...);
     if (config.latent) LatentGradients::each(shape, own, exchanged, of.latent, acts.latent...);
+    if (config.sinks) NormGradients::each({}, config.heads, own, of.sinks);
     if (!shape.split) return;
     if (config.latent) {
       if (config.latent->q_rank > 0) NormGradients::each({}, config.latent->q_rank, own, of.q_norm);
@@ -95,7 +98,8 @@ AttentionForwardScratch lay_out_attention_forward(ArenaCursor& arena, const Laye
 /// What lives within one backward pass.
 struct AttentionScratch {
   TensorView dattended_TX, delta_TH;
-  TensorView dots_2T;      ///< of a norm of all q and k
+  TensorView dots_2T;  ///< of a norm of all q and k
+  TensorView sink_terms_TH;
   TensorView dqkv_f32_TX;  ///< the op's sums; the bf16 gradients are rounded from it
   LatentBackwardScratch latent;
   ContextAxis::Buffers axis;

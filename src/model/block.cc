@@ -351,6 +351,7 @@ void add_kept(const AttentionBranchBackward& attention, const MlpBackward& mlp) 
   attention.add_kept();
   attention.add_kept(attention.params.q_norm, attention.left.q_norm);
   attention.add_kept(attention.params.k_norm, attention.left.k_norm);
+  attention.add_kept({attention.params.sinks}, attention.left.sinks);
   mlp.add_kept();
 }
 

@@ -79,11 +79,20 @@ ConstTensorView widened(Context& context, const ExpertMatrices& weights, TensorV
 }  // namespace
 
 ExpertMatrices weights_of(const ParamStore::Lease& lease, const ExpertLinearParams& params) {
-  if (params.fp8) return {{}, &params, &lease};
-  ConstTensorView fused = lease.weight(params.weight);
   const std::int64_t experts = (params.weight.last - params.weight.first + 1) / params.each;
-  fused.shape = {experts, fused.shape[0] / experts, fused.shape[1]};
-  return {fused};
+  ExpertMatrices matrices;
+  if (params.fp8) {
+    matrices.fp8 = &params;
+    matrices.lease = &lease;
+  } else {
+    const ConstTensorView fused = lease.weight(params.weight);
+    matrices.weight = fused.reshape({experts, fused.shape[0] / experts, fused.shape[1]});
+  }
+  if (params.bias.given()) {
+    const ConstTensorView fused = lease.weight(params.bias);
+    matrices.bias = fused.reshape({experts, fused.count() / experts});
+  }
+  return matrices;
 }
 
 void ExpertProducts::forward(TensorView y_RN, ConstTensorView x_RK, const ExpertMatrices& weights,
@@ -142,6 +151,15 @@ void ExpertProducts::backward_weight(const Gradients::Product& gradient,
   args.sources = table.sources;
   args.use = use;
   grouped_gemm_quantized_weights(pass.context, args);
+}
+
+void ExpertProducts::backward_bias(const Gradients::Product& gradient, ConstTensorView dy_RN,
+                                   ConstTensorView factors_R1) const {
+  if (!gradient.gradient.given()) return;
+  const std::int64_t columns = dy_RN.shape[1], experts = gradient.gradient.count() / columns;
+  grouped_gemm_weights(pass.context,
+                       {gradient.gradient.reshape({experts, columns, 1}), dy_RN, factors_R1,
+                        gradient.accumulate, table.begins, table.sources, "experts_dbias"});
 }
 
 std::int64_t fp8_expert_bytes(const LayerShape& layer, const Fp8Precision& precision) {

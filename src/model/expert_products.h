@@ -19,6 +19,8 @@ struct ExpertMatrices {
   /// In fp8, in place of `weight`: what the lease, which must outlive this, has of them.
   const ExpertLinearParams* fp8 = nullptr;
   const ParamStore::Lease* lease = nullptr;
+  ConstTensorView bias =
+      {};  ///< [G, N] in the compute type: no product adds it (kernels/expert_rows)
 
   [[nodiscard]] ConstQuantizedMatrices quantized() const {
     return lease->quantized(fp8->weight, fp8->each);
@@ -43,6 +45,9 @@ struct ExpertProducts {
                       const char* use) const;
   void backward_weight(const Gradients::Product& gradient, const ExpertLinearParams& params,
                        ConstTensorView dy_RN, ConstTensorView x_RK) const;
+  /// db_g (+)= sum_r factors[r] dy[r]: what multiplies the bias in row r, [most, 1].
+  void backward_bias(const Gradients::Product& gradient, ConstTensorView dy_RN,
+                     ConstTensorView factors_R1) const;
 };
 
 /// Bytes of the operands in fp8 of any of a layer's, in Fp8Products::scratch.

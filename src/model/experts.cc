@@ -43,6 +43,11 @@ ConstTensorView constant(Context& context, const std::vector<std::int32_t>& valu
       context.device_constant(std::as_bytes(std::span(values))), DType::kI32, {std::ssize(values)}};
 }
 
+/// The last product's bias is added once: of the ranks that have parts of an expert by the first.
+bool adds_bias(const LayerPass& pass) {
+  return pass.config.experts->biased && pass.experts->axis.cut().tensor.index == 0;
+}
+
 bool travels(const LayerPass& pass) { return pass.experts->axis.ranks() > 1; }
 
 }  // namespace
@@ -91,6 +96,7 @@ ExpertsScratch lay_out_experts_scratch(ArenaCursor& arena, const LayerShape& sha
   scratch.dweights_Sk = arena.take(DType::kF32, {home, k});
   scratch.router_SC = arena.take(shape.compute, {home, shape.hidden});
   scratch.counts_BE = arena.take(DType::kI32, {shape.sequences, experts.count});
+  if (experts.biased) scratch.ones_R1 = arena.take(shape.compute, {rows, 1});
   return scratch;
 }
 
@@ -186,10 +192,22 @@ ExpertProducts products_of(const LayerPass& pass, const ExpertsActivations& acts
   return {pass, {acts.begins, tokens.sources}};
 }
 
-WeightedGlu glu_of(const LayerPass& pass, const ExpertsActivations& acts,
+WeightedGlu glu_of(const LayerPass& pass, const ExpertsWeights& weights,
+                   const ExpertsActivations& acts, const ExpertTokens& tokens) {
+  const ExpertsConfig& experts = *pass.config.experts;
+  return {glu_gate(pass.config),
+          acts.in_RX,
+          tokens.weights_Tk.reshape({tokens.weights_Tk.count()}),
+          acts.row_slot,
+          acts.begins,
+          {weights.in.bias, static_cast<float>(experts.swiglu_alpha),
+           static_cast<float>(experts.swiglu_limit), tokens.sources}};
+}
+
+ExpertBias bias_of(const ExpertsWeights& weights, const ExpertsActivations& acts,
                    const ExpertTokens& tokens) {
-  return {glu_gate(pass.config), acts.in_RX, tokens.weights_Tk.reshape({tokens.weights_Tk.count()}),
-          acts.row_slot, acts.begins};
+  return {weights.out.bias, tokens.weights_Tk.reshape({tokens.weights_Tk.count()}), acts.row_slot,
+          acts.begins, tokens.sources};
 }
 
 Pending start_home(const LayerPass& pass, const ExpertsActivations& acts, TensorView rows,
@@ -234,9 +252,11 @@ void ExpertsForward::last_product() {
   Context& context = pass_.context;
   const ExpertsScratch& scratch = pass_.experts->scratch;
   const ExpertTokens tokens = tokens_of(pass_, acts_, acts_.x_RC);
-  weighted_glu_forward(context, scratch.h_RF, glu_of(pass_, acts_, tokens));
+  weighted_glu_forward(context, scratch.h_RF, glu_of(pass_, weights_, acts_, tokens));
   products_of(pass_, acts_, tokens)
       .forward(scratch.rows_RC, scratch.h_RF, weights_.out, "experts_out");
+  if (adds_bias(pass_))
+    expert_bias_forward(context, scratch.rows_RC, bias_of(weights_, acts_, tokens));
   home_ = start_home(pass_, acts_, scratch.rows_RC, scratch.home_rows);
 }
 
@@ -269,7 +289,13 @@ ExpertsBackward::GoingHome ExpertsBackward::products(const ExpertsWeights& weigh
   const ExpertProducts products = products_of(pass, acts, tokens);
   products.backward_input(left.h_RF, scratch.rows_RC, weights.out, "experts_out_dx");
   weighted_glu_backward(context, left.din_RX, scratch.dweights_R, left.h_RF, left.h_RF,
-                        glu_of(pass, acts, tokens));
+                        glu_of(pass, weights, acts, tokens));
+  if (adds_bias(pass))
+    expert_bias_backward(context, scratch.dweights_R, scratch.rows_RC,
+                         bias_of(weights, acts, tokens));
+  if (left.factors_R1.given())
+    row_factors(context, left.factors_R1, tokens.weights_Tk.reshape({tokens.weights_Tk.count()}),
+                acts.row_slot, acts.begins);
   GoingHome under_way;
   under_way.dweights =
       start_home(pass, acts, scratch.dweights_R.reshape({scratch.dweights_R.count(), 1}),
@@ -337,6 +363,16 @@ void ExpertsBackward::weight(ConstTensorView n_TC, ConstTensorView dy_TC) const 
   if (const Gradients::Product out = sink.product(params.out.weight); out.gradient.given())
     gathered(tokens_of(pass, acts, left.dy_RC, dy))
         .backward_weight(out, params.out, rows, left.h_RF);
+  if (params.in.bias.given()) bias_gradients(tokens_of(pass, acts, left.dy_RC, dy).sources);
+}
+
+/// Behind the products, of which the last has left dy's rows in scratch.
+void ExpertsBackward::bias_gradients(std::int64_t sources) const {
+  const ExpertsScratch& scratch = pass.experts->scratch;
+  const ExpertProducts products{pass, {acts.begins, sources}};
+  row_factors(pass.context, scratch.ones_R1);
+  products.backward_bias(sink.product(params.in.bias), left.din_RX, scratch.ones_R1);
+  products.backward_bias(sink.product(params.out.bias), scratch.rows_RC, left.factors_R1);
 }
 
 void shared_gate_forward(const LayerPass& pass, const ExpertsWeights& weights,

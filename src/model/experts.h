@@ -3,7 +3,9 @@
 // one that all tokens share where the model has it:
 //   n = norm(s);   l = n Wr;   (e_j, w_j) = router(l);   y = sum_j down_e(w_j act_e(n)) (+ shared)
 // A token's weight multiplies the activation in front of the last product, so that its gradient
-// needs no stored output of an expert: dL/dw = <da, a> (Megatron-LM does the same).
+// needs no stored output of an expert: dL/dw = <da, a> (Megatron-LM does the same). Biases stand in
+// the op of the activation, and w_j b_e behind the last product, by the first of the ranks that
+// have parts of an expert.
 //
 // Each rank routes tokens of its own, its home tokens: the residual rows under sequence
 // parallelism, else an even share of the rows that tensor-parallel ranks have alike. They travel as
@@ -89,6 +91,7 @@ struct ExpertsGradients {
   TensorView dgate_T, dgate_logits_T1;  ///< of the shared MLP's gate; f32, and for the product
   TensorView dy_RC;                     ///< of received tokens, where they travel
   TensorView din_RX, h_RF;
+  TensorView factors_R1;  ///< the rows' weights, for the gradient of biases
 
   template <class Own>
   static void each(const LayerShape& shape, const Own& own, ExpertsGradients& of) {
@@ -103,6 +106,7 @@ struct ExpertsGradients {
       own({shape.compute, {shape.received_tokens(), shape.hidden}}, of.dy_RC);
     own({shape.compute, {shape.expert_rows(), 2 * experts.ffn}}, of.din_RX);
     own({shape.compute, {shape.expert_rows(), experts.ffn}}, of.h_RF);
+    if (experts.biased) own({shape.compute, {shape.expert_rows(), 1}}, of.factors_R1);
   }
 };
 
@@ -113,6 +117,7 @@ struct ExpertsScratch {
   TensorView dweights_R, home_dweights, dweights_Sk;      ///< f32
   TensorView router_SC;                                   ///< the router's part of n's gradient
   TensorView counts_BE;                                   ///< i32
+  TensorView ones_R1;                                     ///< with biases
 };
 ExpertsScratch lay_out_experts_scratch(ArenaCursor& arena, const LayerShape& shape);
 
@@ -182,6 +187,9 @@ struct ExpertsBackward {
              Accumulate accumulate) const;
   /// `n`, `dy` [T, C] have the home rows.
   void weight(ConstTensorView n_TC, ConstTensorView dy_TC) const;
+
+ private:
+  void bias_gradients(std::int64_t sources) const;
 };
 
 /// sigmoid(n wg) of the MLP that all tokens share, for all rows; and back, from left.dgate (of

@@ -10,13 +10,15 @@ ParameterCount count_parameters(const ModelConfig& config, const ModelParams& pa
   const ChunkParams& whole = params.chunks.front();
   const int first_layer = params.block_of(whole.blocks.front().attention.in.weight.first);
   ParameterCount count;
-  std::vector<std::int64_t> of_experts(config.layers.size(), 0);
+  std::vector<std::int64_t> of_experts(config.layers.size(), 0), biases = of_experts;
   for (const ParamMeta& meta : params.metas) {
     if (meta.shares != kNoParam) continue;
     const std::int64_t elements = meta.shape.count();
     count.total += elements;
     if (meta.view == MeshView::kExpert) {
-      of_experts.at(static_cast<std::size_t>(meta.block - first_layer)) += elements;
+      const auto layer = static_cast<std::size_t>(meta.block - first_layer);
+      of_experts.at(layer) += elements;
+      if (meta.shape.rank() == 1) biases.at(layer) += elements;
       continue;
     }
     count.active += elements;
@@ -27,9 +29,10 @@ ParameterCount count_parameters(const ModelConfig& config, const ModelParams& pa
   }
   for (std::size_t i = 0; i < of_experts.size(); ++i) {
     const auto& experts = config.layers[i].experts;
-    const std::int64_t used = experts ? of_experts[i] / experts->count * experts->chosen : 0;
-    count.active += used;
-    count.multiplying += used;
+    if (!experts) continue;
+    const std::int64_t one = of_experts[i] / experts->count;
+    count.active += one * experts->chosen;
+    count.multiplying += (one - biases[i] / experts->count) * experts->chosen;
   }
   return count;
 }

@@ -28,6 +28,7 @@ std::int64_t sum_floats(const LayerConfig& layer, std::int64_t hidden, std::int6
   bias(layer.attention.qkv_bias, layer.attention.in_size());
   bias(layer.mlp.bias, layer.mlp.up_size());
   bias(layer.attention.out_bias || layer.mlp.bias, hidden);
+  bias(layer.experts && layer.experts->biased, layer.experts ? layer.experts->count : 0);
   return most;
 }
 
@@ -74,6 +75,10 @@ std::int64_t gpu_scratch_bytes(const ModelConfig& of_rank, const StageShape& sha
   for (const LayerConfig& layer : of_rank.layers) {
     const std::int64_t floats = sum_floats(layer, of_rank.hidden, tokens);
     most = std::max(most, floats * std::int64_t{sizeof(float)});
+    // Where ranks trade tokens for heads the sums are of all tokens.
+    const std::int64_t sinks =
+        column_sum_floats(tokens * shape.cut.context.extent, layer.attention.heads);
+    if (layer.attention.sinks) most = std::max(most, sinks * std::int64_t{sizeof(float)});
   }
   return std::max(most, attention_bytes(of_rank, shape.sequences, tokens / shape.sequences));
 }

@@ -97,9 +97,12 @@ class Table {
     return of;
   }
 
-  /// Of all experts: `names` of gate, up and down. Fused by expert, up to each rank's.
-  void experts(const std::string& prefix, std::int64_t layer, const char* const (&names)[3],
-               ExpertsParams& to) {
+  /// What follows an expert's number: of gate, up and down, and of their biases where it has any.
+  struct ExpertNames {
+    std::string before[3], behind[3], bias_before[3], bias_behind[3];
+  };
+  /// Of all experts. Fused by expert, up to each rank's.
+  void experts(std::int64_t layer, const ExpertNames& names, ExpertsParams& to) {
     const ExpertsConfig& config = *config_.layer(layer).experts;
     const ExpertPlaces places = experts_.places != nullptr
                                     ? (*experts_.places)[static_cast<std::size_t>(layer)]
@@ -107,24 +110,34 @@ class Table {
     const std::vector<std::int32_t> here = places.experts_of(experts_.expert.index);
     const CutSegment ffn{config.ffn, config.ffn};
     to.in.each = 2;
-    const auto add_one = [&](std::int32_t expert, const char* name, const Shape& shape, int cut_dim,
-                             ExpertLinearParams& linear) {
-      ParamRange& range = linear.weight;
-      const ParamIndex index = add(fmt::format("{}{}.{}.weight", prefix, expert, name), shape,
-                                   normal_init(), range.given() ? Fuse::kWithPrevious : Fuse::kNo);
+    constexpr int kWhole = -1;
+    const auto add_one = [&](std::string name, const Shape& shape, int cut_dim, ParamRange& range) {
+      const ParamInit init = shape.rank() == 1 ? ParamInit{InitKind::kZeros, 0} : normal_init();
+      const ParamIndex index =
+          add(std::move(name), shape, init, range.given() ? Fuse::kWithPrevious : Fuse::kNo);
       ParamMeta& meta = params.metas[index];
       meta.set_by_product = true;
       meta.view = MeshView::kExpert;
-      meta.cut = {cut_dim, {ffn}};
+      if (cut_dim != kWhole) meta.cut = {cut_dim, {ffn}};
       if (!range.given()) range.first = index;
       range.last = index;
     };
-    for (const std::int32_t expert : here) {
-      add_one(expert, names[0], {config.ffn, config_.hidden}, 0, to.in);
-      add_one(expert, names[1], {config.ffn, config_.hidden}, 0, to.in);
-    }
+    const auto weight = [&](std::int32_t expert, int which) {
+      return fmt::format("{}{}{}", names.before[which], expert, names.behind[which]);
+    };
+    const auto bias = [&](std::int32_t expert, int which) {
+      return fmt::format("{}{}{}", names.bias_before[which], expert, names.bias_behind[which]);
+    };
     for (const std::int32_t expert : here)
-      add_one(expert, names[2], {config_.hidden, config.ffn}, 1, to.out);
+      for (const int which : {0, 1})
+        add_one(weight(expert, which), {config.ffn, config_.hidden}, 0, to.in.weight);
+    for (const std::int32_t expert : here)
+      add_one(weight(expert, 2), {config_.hidden, config.ffn}, 1, to.out.weight);
+    if (!config.biased) return;
+    for (const std::int32_t expert : here)
+      for (const int which : {0, 1}) add_one(bias(expert, which), {config.ffn}, 0, to.in.bias);
+    for (const std::int32_t expert : here)
+      add_one(bias(expert, 2), {config_.hidden}, kWhole, to.out.bias);
   }
   /// Of the experts' choice: no gradient moves it (train/router_bias.h).
   ParamIndex choice_bias(const std::string& name, std::int64_t experts) {
@@ -134,10 +147,20 @@ class Table {
     return index;
   }
   /// Of tokens that ranks of the tensor axis have shares of.
-  LinearParams of_own_tokens(const std::string& name, std::int64_t out) {
-    const LinearParams linear = this->linear("", {{name.c_str(), {{out, 0}}}}, hidden(), false);
+  LinearParams of_own_tokens(const std::string& name, std::int64_t out, bool bias = false) {
+    const LinearParams linear = this->linear("", {{name.c_str(), {{out, 0}}}}, hidden(), bias);
     params.metas[linear.weight.first].partial = TensorPartial::kWithHeads;
+    if (!bias) return linear;
+    params.metas[linear.bias.first].partial = TensorPartial::kWithHeads;
+    params.metas[linear.bias.first].init = normal_init();  // GPT-OSS's alone has one
     return linear;
+  }
+  /// A score for each head.
+  ParamIndex sinks(const std::string& name, const LayerConfig& of) {
+    const std::int64_t heads = of.attention.heads;
+    const ParamIndex index = add(name, {heads}, normal_init());
+    params.metas[index].cut = {0, {{heads, heads}}};
+    return index;
   }
 
   [[nodiscard]] Columns hidden() const { return {{config_.hidden, 0}}; }
@@ -177,20 +200,40 @@ class Table {
   int block_ = -1;
 };
 
+/// One tensor for each, but for those of GPT-OSS: parts of a tensor of all.
+Table::ExpertNames expert_names(const std::string& prefix, Family family) {
+  static constexpr const char *kNames[] = {"gate_proj", "up_proj", "down_proj"},
+                              *kMixtral[] = {"w1", "w3", "w2"};
+  Table::ExpertNames names;
+  for (int i = 0; i < 3; ++i) {
+    if (family != Family::kGptOss) {
+      names.before[i] = prefix;
+      names.behind[i] =
+          fmt::format(".{}.weight", (family == Family::kMixtral ? kMixtral : kNames)[i]);
+      continue;
+    }
+    const std::string tensor = prefix + (i == 2 ? "down_proj" : "gate_up_proj");
+    names.before[i] = tensor + "[";
+    names.bias_before[i] = tensor + "_bias[";
+    names.behind[i] = names.bias_behind[i] = i == 0 ? "].gate" : i == 1 ? "].up" : "]";
+  }
+  return names;
+}
+
 /// Where a family has the experts of a layer.
 void declare_experts(Table& table, const ModelConfig& config, std::int64_t layer,
                      const std::string& prefix, BlockParams& block) {
   const ExpertsConfig& experts = *config.layer(layer).experts;
-  const bool mixtral = config.family == Family::kMixtral;
+  const bool mixtral = config.family == Family::kMixtral,
+             gpt_oss = config.family == Family::kGptOss;
   const std::string branch = prefix + (mixtral ? "block_sparse_moe." : "mlp.");
-  block.experts.router = table.of_own_tokens(branch + "gate", experts.count);
+  block.experts.router =
+      table.of_own_tokens(branch + (gpt_oss ? "router" : "gate"), experts.count, experts.biased);
   if (experts.has_bias)
     block.experts.bias = table.choice_bias(branch + "gate.e_score_correction_bias", experts.count);
   if (experts.shared_gate)
     block.experts.shared_gate = table.of_own_tokens(branch + "shared_expert_gate", 1);
-  static constexpr const char *kNames[] = {"gate_proj", "up_proj", "down_proj"},
-                              *kMixtral[] = {"w1", "w3", "w2"};
-  table.experts(branch + "experts.", layer, mixtral ? kMixtral : kNames, block.experts);
+  table.experts(layer, expert_names(branch + "experts.", config.family), block.experts);
 }
 
 /// Up to heads; the first product and the norms see residual rows.
@@ -234,6 +277,7 @@ BlockParams llama_block(Table& table, const ModelConfig& config, const LayerConf
   const CutSegment values = table.heads(layer, layer.attention.out_size() / layer.attention.heads);
   block.attention.out =
       table.linear(attention, {{"o_proj", table.hidden()}}, {values}, layer.attention.out_bias);
+  if (layer.attention.sinks) block.attention.sinks = table.sinks(attention + "sinks", layer);
   if (layer.attention.qk_norm == QkNorm::kProjection) {
     block.attention.q_norm = table.norm_of_columns(attention + "q_norm", heads);
     block.attention.k_norm = table.norm_of_columns(attention + "k_norm", kv_heads);

@@ -1,6 +1,7 @@
 #pragma once
-// THE table of parameters: every tensor of every family, its Hugging Face name, shape, initial
-// values, place in memory and sharding on the tensor axis. Heads, columns of the MLP and rows of
+// THE table of parameters: every tensor of every family, its Hugging Face name (of a tensor that a
+// file has within another: checkpoint/tensor_parts.h), shape, initial values, place in memory and
+// sharding on the tensor axis. Heads, columns of the MLP and rows of
 // the vocabulary are dealt out; norms, positions and biases of the residual stream are whole.
 
 #include <span>
@@ -38,12 +39,13 @@ struct BranchParams {
 struct AttentionParams : BranchParams {
   NormParams q_norm, k_norm;  ///< or of the latents
   LinearParams q_up, kv_up;
+  ParamIndex sinks = kNoParam;  ///< of heads (AttentionConfig::sinks)
 };
 /// in: rows gate, up; GPT-2: c_fc.
 using MlpParams = BranchParams;
 /// A product of each of a rank's experts: one fused range of `each` parameters an expert.
 struct ExpertLinearParams {
-  ParamRange weight;
+  ParamRange weight, bias;  ///< bias: with ExpertsConfig::biased
   int each = 1;
   std::optional<Fp8Columns> fp8 = {};  ///< of one expert
 };
@@ -114,8 +116,8 @@ inline constexpr std::int64_t kVocabularyRowAlignment = 16;
 /// The parameters of chunks that are held together, in order of the model. A block is the
 /// embedding, a layer, the final norm or the head; a tied one comes last: its gradient, or its
 /// copy. Initial values: weights N(0, init_std), GPT-2's two residual projections N(0,
-/// init_std / sqrt(2 L)), biases 0, norms 1 less their offset (transformers' _init_weights for each
-/// family).
+/// init_std / sqrt(2 L)), GPT-OSS's sinks and routers' biases as weights, biases 0, norms 1 less
+/// their offset (transformers' _init_weights for each family).
 ///
 /// Of the experts a rank has those that `experts` names, by default all.
 ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange> chunks,

@@ -47,6 +47,11 @@ QkvHeads qkv_heads(const TensorView& rows, const HeadShare& share) {
 
 }  // namespace
 
+void AttentionSinks::backward(Context& context, const AttentionBackward& args) const {
+  attention_sink_terms(context, terms_TH, sink_H, args.lse_TH, args.delta_TH);
+  column_sum(context, dsink_H, terms_TH);
+}
+
 std::vector<PositionRange> context_ranges(std::int64_t tokens, AxisRank rank) {
   if (rank.extent == 1) return {{0, tokens}};
   const std::int64_t chunk = div_exact(tokens, 2 * std::int64_t{rank.extent});
@@ -107,16 +112,26 @@ ContextAxis::Buffers ContextAxis::lay_out(ArenaCursor& arena, const ContextShape
   return buffers;
 }
 
-void ContextAxis::forward(Context& context, const Buffers& buffers, AttentionForward args) {
-  if (rank_.extent == 1) return attention_forward(context, args);
-  if (method_ == ContextMethod::kUlysses) return forward_heads(context, buffers, args);
-  forward_blocks(context, buffers, args);
+void ContextAxis::forward(Context& context, const Buffers& buffers, AttentionForward args,
+                          ConstTensorView sink_H) {
+  if (rank_.extent > 1 && method_ == ContextMethod::kUlysses)
+    return forward_heads(context, buffers, args, sink_H);
+  if (rank_.extent == 1)
+    attention_forward(context, args);
+  else
+    forward_blocks(context, buffers, args);
+  if (sink_H.given()) attention_sinks(context, args.o, args.lse_TH, sink_H);
 }
 
-void ContextAxis::backward(Context& context, const Buffers& buffers, AttentionBackward args) {
+void ContextAxis::backward(Context& context, const Buffers& buffers, AttentionBackward args,
+                           const AttentionSinks& sinks) {
+  if (rank_.extent > 1 && method_ == ContextMethod::kUlysses) {
+    args.o = {};
+    return backward_heads(context, buffers, args, sinks);
+  }
+  if (sinks.given()) sinks.backward(context, args);
   if (rank_.extent == 1) return attention_backward(context, args);
   args.o = {};  // for who computes whole sequences, which nobody does here
-  if (method_ == ContextMethod::kUlysses) return backward_heads(context, buffers, args);
   if (method_ == ContextMethod::kRing) return backward_ring(context, buffers, args);
   backward_gathered(context, buffers, args);
 }
@@ -319,7 +334,8 @@ AttentionMask ContextAxis::whole_mask(Context& context, const Buffers& buffers,
   return whole;
 }
 
-void ContextAxis::forward_heads(Context& context, const Buffers& buffers, AttentionForward args) {
+void ContextAxis::forward_heads(Context& context, const Buffers& buffers, AttentionForward args,
+                                ConstTensorView sink_H) {
   const ContextShape& shape = buffers.shape;
   const HeadShare share(shape, rank_.extent);
   const std::int64_t rows = shape.sequences * shape.tokens;
@@ -333,6 +349,8 @@ void ContextAxis::forward_heads(Context& context, const Buffers& buffers, Attent
   args.o = heads_of(buffers.o_sent, 0, share.q, shape.head_dim);
   args.lse_TH = args.lse_TH.reshape({rows * rank_.extent, share.q});
   attention_forward(context, args);
+  if (sink_H.given())
+    attention_sinks(context, args.o, args.lse_TH, sink_H.rows(rank_.index * share.q, share.q));
   to_ranks(context, buffers.o_sent, buffers.o_received, shape.sequences);
   for (int rank = 0; rank < rank_.extent; ++rank) {
     copy_heads(context, some_heads(o, rank * share.q, share.q),
@@ -340,7 +358,8 @@ void ContextAxis::forward_heads(Context& context, const Buffers& buffers, Attent
   }
 }
 
-void ContextAxis::backward_heads(Context& context, const Buffers& buffers, AttentionBackward args) {
+void ContextAxis::backward_heads(Context& context, const Buffers& buffers, AttentionBackward args,
+                                 const AttentionSinks& sinks) {
   const ContextShape& shape = buffers.shape;
   const HeadShare share(shape, rank_.extent);
   const std::int64_t rows = shape.sequences * shape.tokens;
@@ -370,6 +389,8 @@ void ContextAxis::backward_heads(Context& context, const Buffers& buffers, Atten
   args.dq = gradient.q;
   args.dk = gradient.k;
   args.dv = gradient.v;
+  if (sinks.given())
+    sinks.heads(rank_.index * share.q, share.q, rows * rank_.extent).backward(context, args);
   attention_backward(context, args);
 
   to_ranks(context, buffers.gradient, buffers.gradient_received, shape.sequences);

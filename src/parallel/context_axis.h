@@ -32,6 +32,21 @@ struct ContextShape {
   DType compute = DType::kF32;
 };
 
+/// Sinks of heads and where their gradient goes; or none.
+struct AttentionSinks {
+  TensorView dsink_H, terms_TH;  ///< f32: added to; memory
+  ConstTensorView sink_H;
+
+  [[nodiscard]] bool given() const { return sink_H.given(); }
+  /// Heads [first, first + count) of `tokens` rows.
+  [[nodiscard]] AttentionSinks heads(std::int64_t first, std::int64_t count,
+                                     std::int64_t tokens) const {
+    return {dsink_H.rows(first, count), terms_TH.reshape({tokens, count}),
+            sink_H.rows(first, count)};
+  }
+  void backward(Context& context, const AttentionBackward& args) const;
+};
+
 class ContextAxis {
  public:
   /// One rank: attention as it is.
@@ -60,17 +75,22 @@ class ContextAxis {
 
   /// attention_forward over the keys of all ranks. Of `args` k and v are this rank's; the mask's
   /// ranges are not looked at, its first_key is of this rank's queries. With ulysses `lse` is in an
-  /// order of its own.
-  void forward(Context& context, const Buffers& buffers, AttentionForward args);
-  /// attention_backward; dk and dv are the sums over the queries of all ranks.
-  void backward(Context& context, const Buffers& buffers, AttentionBackward args);
+  /// order of its own. `sink` [heads] may be left out.
+  void forward(Context& context, const Buffers& buffers, AttentionForward args,
+               ConstTensorView sink_H = {});
+  /// attention_backward; dk and dv are the sums over the queries of all ranks, the sinks' gradient
+  /// is this rank's part.
+  void backward(Context& context, const Buffers& buffers, AttentionBackward args,
+                const AttentionSinks& sinks = {});
 
  private:
   void forward_blocks(Context& context, const Buffers& buffers, AttentionForward args);
   void backward_ring(Context& context, const Buffers& buffers, AttentionBackward args);
   void backward_gathered(Context& context, const Buffers& buffers, AttentionBackward args);
-  void forward_heads(Context& context, const Buffers& buffers, AttentionForward args);
-  void backward_heads(Context& context, const Buffers& buffers, AttentionBackward args);
+  void forward_heads(Context& context, const Buffers& buffers, AttentionForward args,
+                     ConstTensorView sink_H);
+  void backward_heads(Context& context, const Buffers& buffers, AttentionBackward args,
+                      const AttentionSinks& sinks);
   void exchange_heads(Context& context, const Buffers& buffers, const ConstHeadsView& q,
                       const ConstHeadsView& k, const ConstHeadsView& v);
   /// Rows of ranks' tokens lie as [rank][sequence][tokens] or as [sequence][rank][tokens]. Each

@@ -97,7 +97,43 @@ INSTANTIATE_TEST_SUITE_P(
         ExpertFault{"mixtral", R"("router_aux_loss_coef":-1)", "model.router_aux_loss_coef"},
         ExpertFault{"mixtral", R"("output_router_logits":"yes")", "model.output_router_logits"},
         ExpertFault{"olmoe", R"("clip_qkv":8)", "model.clip_qkv"},
+        ExpertFault{"gpt_oss", R"("swiglu_limit":0)", "model.swiglu_limit"},
+        ExpertFault{"gpt_oss", R"("swiglu_alpha":"x")", "model.swiglu_alpha"},
+        ExpertFault{"gpt_oss", R"("num_local_experts":3)", "model.num_experts_per_tok"},
+        ExpertFault{"gpt_oss", R"("moe_intermediate_size":8)", "model.moe_intermediate_size"},
+        ExpertFault{"gpt_oss", R"("norm_topk_prob":true)", "model.norm_topk_prob"},
+        ExpertFault{"gpt_oss", R"("sliding_window":null)", "model.sliding_window"},
+        ExpertFault{"gpt_oss", R"("hidden_act":"gelu")", "model.hidden_act"},
+        ExpertFault{"gpt_oss", R"("quantization_config":{"quant_method":"mxfp4"})",
+                    "model.quantization_config"},
         ExpertFault{"llama", R"("num_experts":8)", "model.num_experts"}));
+
+TEST(ExpertsParse, gpt_oss_has_biases_clamped_units_and_sinks) {
+  const ModelConfig model = legal(R"({"model_type":"gpt_oss","num_hidden_layers":3})");
+  for (std::int64_t i = 0; i < 3; ++i) {
+    const LayerConfig& layer = model.layer(i);
+    EXPECT_TRUE(layer.attention.sinks && layer.attention.qkv_bias && layer.attention.out_bias);
+    EXPECT_EQ(layer.attention.window, i % 2 == 0 ? 128 : 0);
+    EXPECT_TRUE(layer.experts->biased && layer.experts->normalized);
+    EXPECT_EQ(layer.experts->swiglu_limit, 7);
+    EXPECT_EQ(layer.experts->ffn, 2880);
+    EXPECT_EQ(layer.mlp.ffn, 0);
+  }
+  const RopeConfig& rope = *model.layer(0).attention.rope;
+  EXPECT_EQ(rope.kind, RopeKind::kYarn);
+  EXPECT_FALSE(rope.truncate);
+  EXPECT_EQ(rope.theta, 150000);
+  EXPECT_EQ(legal(R"({"model_type":"gpt_oss","rope_theta":7e3})").layer(0).attention.rope->kind,
+            RopeKind::kYarn);
+  EXPECT_FALSE(legal(R"({"model_type":"olmoe"})").layer(0).experts->biased);
+}
+
+TEST(ExpertsParse, published_gpt_oss_is_refused_with_the_way_to_other_weights) {
+  const Problem problem =
+      fault(R"({"model_type":"gpt_oss","quantization_config":{"quant_method":"mxfp4"}})");
+  EXPECT_NE(problem.legal.find("Mxfp4Config(dequantize=True)"), std::string::npos);
+  EXPECT_TRUE(legal(R"({"model_type":"gpt_oss","quantization_config":null})").has_experts());
+}
 
 TEST(ExpertsParse, more_experts_chosen_than_there_are_is_told_with_both_numbers) {
   const Problem problem = fault(R"({"model_type":"mixtral","num_experts_per_tok":9})");

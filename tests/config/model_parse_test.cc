@@ -41,6 +41,11 @@ void expect_experts(const ModelConfig& model, const Json& wanted, std::int64_t f
     experts.groups_chosen = integer("groups_chosen");
     experts.scale = wanted.find("scale")->as_double();
   }
+  if (const Json* alpha = wanted.find("swiglu_alpha")) {
+    experts.biased = true;
+    experts.swiglu_alpha = alpha->as_double();
+    experts.swiglu_limit = wanted.find("swiglu_limit")->as_double();
+  }
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     const LayerConfig& layer = model.layers[i];
     const bool has = wanted.find("layers")->as_array().at(i).as_integer() == 1;
@@ -245,7 +250,7 @@ TEST(ModelParse, a_model_of_another_kind_is_refused_by_name) {
     EXPECT_EQ(problem.message, "not in this version");
     legal(llama(fmt::format(R"("{}":null)", key)));
   }
-  for (const char* type : {"glm4", "gpt_oss", "gemma2"}) {
+  for (const char* type : {"glm4", "phi3", "gemma2"}) {
     const Problem problem = fault(fmt::format(R"({{"model_type":"{}"}})", type));
     EXPECT_EQ(problem.path, "model.model_type");
     EXPECT_EQ(problem.message, "not in this version");
@@ -536,6 +541,10 @@ TEST(ModelKeys, written_out_they_give_the_same_model) {
            R"({"model_type":"deepseek_v3","num_hidden_layers":4,"num_key_value_heads":null,"q_lora_rank":null,
               "num_attention_heads":4,"v_head_dim":256,"rope_interleave":null,"norm_topk_prob":null,
               "rope_scaling":{"type":"yarn","factor":40,"mscale":1.0,"mscale_all_dim":1.0}})"),
+       std::string(R"({"model_type":"gpt_oss","num_hidden_layers":3})"),
+       std::string(
+           R"({"model_type":"gpt_oss","num_hidden_layers":2,"attention_bias":false,"swiglu_limit":5,"rope_theta":7e3,
+              "layer_types":["full_attention","sliding_attention"],"sliding_window":9,"num_experts":7})"),
        std::string(R"({"model_type":"gpt2","resid_pdrop":0.1,"n_ctx":1024})")}) {
     const ModelConfig model = legal(text);
     EXPECT_EQ(legal(model_keys_json(model).dump()), model) << text;

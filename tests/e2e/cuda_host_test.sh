@@ -33,7 +33,9 @@ mixtral=(--set model.model_type=mixtral --set model.num_local_experts=5 --set mo
 deepseek_v3=(--set model.model_type=deepseek_v3 --set model.num_key_value_heads=2 --set model.q_lora_rank=24 --set model.kv_lora_rank=16
   --set model.qk_nope_head_dim=8 --set model.qk_rope_head_dim=4 --set model.v_head_dim=8 --set model.n_routed_experts=6 --set model.n_group=2
   --set model.topk_group=1 --set model.num_experts_per_tok=2 --set model.moe_intermediate_size=24 --set model.first_k_dense_replace=1)
-for family in llama qwen2 qwen3 gpt2 qwen2_moe mixtral deepseek_v3; do
+gpt_oss=(--set model.model_type=gpt_oss --set model.head_dim=16 --set model.num_local_experts=5 --set model.num_experts_per_tok=2
+  --set model.intermediate_size=24 --set model.sliding_window=9 --set model.swiglu_limit=0.1 --set model.initializer_range=0.1)
+for family in llama qwen2 qwen3 gpt2 qwen2_moe mixtral deepseek_v3 gpt_oss; do
   declare -n set=$family
   config=base.json
   [ $family != gpt2 ] || config=gpt2.json

@@ -81,6 +81,14 @@ ends_with "latents: the run on the CPU" 0
 beside=cpu-latents
 of tensor=2 zero_stage=2
 mesh 4 lazy "${latents[@]}" "${arguments[@]}"
+# Sinks of heads that ranks trade, biases of experts that others have.
+gpt_oss=(--set model.model_type=gpt_oss --set model.head_dim=16 --set model.num_local_experts=4 --set model.num_experts_per_tok=2
+  --set model.intermediate_size=24 --set model.sliding_window=9)
+TRIREME_TRAIN=$cpu ranks 1 base.json "${model[@]}" "${gpt_oss[@]}" --set run.directory=cpu-gpt-oss
+ends_with "sinks: the run on the CPU" 0
+beside=cpu-gpt-oss
+of context=2 context_method=ulysses expert=2 expert_tensor=2
+mesh 4 lazy "${gpt_oss[@]}" "${arguments[@]}"
 beside=cpu
 
 # Without a graph each transfer is a call: the same bits.

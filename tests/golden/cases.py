@@ -1,6 +1,6 @@
 """The model cases: odd sizes on purpose, each small enough that its golden is a few hundred KB."""
 
-from transformers import (DeepseekV3Config, Gemma3TextConfig, Glm4MoeConfig, GPT2Config, LlamaConfig, Ministral3Config,
+from transformers import (DeepseekV3Config, Gemma3TextConfig, Glm4MoeConfig, GPT2Config, GptOssConfig, LlamaConfig, Ministral3Config,
                           MinistralConfig, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Qwen2Config,
                           Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config)
 
@@ -181,6 +181,20 @@ def cases():
             OlmoeConfig, hidden_size=36, intermediate_size=20, num_attention_heads=3, num_key_value_heads=1,
             num_experts=6, num_experts_per_tok=4, norm_topk_prob=False, pad_token_id=None,
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+        # sinks, every bias there is, a window in one layer, units that clamp many of their values, yarn without whole
+        # correction dims, 3 heads of 24 (72 != hidden 36)
+        "gpt_oss": _llama_like(
+            GptOssConfig, **{
+                **_narrow({"rope_type": "yarn", "rope_theta": 150000.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                           "truncate": False, "original_max_position_embeddings": 16}),
+                "intermediate_size": 20, "max_position_embeddings": 64}, num_local_experts=7, num_experts_per_tok=3,
+            sliding_window=11, swiglu_limit=0.8, pad_token_id=None),
+        # no biases of attention, a layer that sees all first, units of another slope that hardly clamp, tied
+        "gpt_oss_plain": _llama_like(
+            GptOssConfig, hidden_size=48, intermediate_size=14, num_attention_heads=6, num_key_value_heads=2, head_dim=12,
+            num_local_experts=5, num_experts_per_tok=2, attention_bias=False, swiglu_alpha=1.3, swiglu_limit=2.0,
+            sliding_window=9, layer_types=["full_attention", "sliding_attention"], tie_word_embeddings=True,
+            pad_token_id=None, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
         # 3 heads of 24, tied (the family's usual form), n_inner apart from 4 x hidden
         "gpt2": _gpt2(n_embd=72, n_head=3, n_inner=50),
         # untied head, n_inner absent (= 4 x hidden), other epsilon

@@ -30,7 +30,7 @@ def generator(*key):
 
 def initial_value(case, name, shape, gemma=False):
     normal = torch.randn(shape, generator=generator("weight", case, name), dtype=torch.float64)
-    if name.endswith(".bias"):
+    if name.endswith((".bias", "_bias")):
         value = 0.2 * normal
     elif len(shape) == 1:  # norm weights
         value = 0.3 * normal + (0 if gemma else 1)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes training/: 20 AdamW steps in float64, and document_mask/: attention held inside documents.
 
-usage: make_training_golden.py [--output DIR]
+usage: make_training_golden.py [--output DIR] [--only CASE]
 """
 
 import argparse
@@ -27,7 +27,7 @@ RECIPE = {
 }
 # gpt2 clips at every step; at 2.4 llama_gqa clips at some and not at others.
 CLIP = {"llama_gqa": 2.4, "gpt2": 1.0, "olmo3": 1.0, "gemma3": 1.0, "qwen2_moe": 1.0, "qwen3_moe": 1.0,
-        "mixtral": 1.0, "olmoe": 1.0, "glm4_moe": 1.0, "deepseek_v3": 1.0}
+        "mixtral": 1.0, "olmoe": 1.0, "glm4_moe": 1.0, "deepseek_v3": 1.0, "gpt_oss": 1.0}
 BIAS_RATE = {"glm4_moe": 0.01, "deepseek_v3": 0.01}  # of the experts' choice, once a step
 # case -> the tensors whose final values are kept whole
 TRAINED = {
@@ -49,6 +49,8 @@ TRAINED = {
                  "model.layers.0.self_attn.k_norm.weight"),
     "deepseek_v3": ("model.layers.1.mlp.gate.e_score_correction_bias", "model.layers.0.self_attn.q_a_layernorm.weight",
                     "model.layers.1.self_attn.kv_a_proj_with_mqa.weight"),
+    "gpt_oss": ("model.layers.0.self_attn.sinks", "model.layers.1.mlp.router.bias",
+                "model.layers.0.mlp.experts.gate_up_proj_bias[2].up"),
     "gpt2": ("transformer.ln_f.bias", "transformer.h.0.mlp.c_fc.bias", "transformer.wpe.weight"),
 }
 MASKED = {"llama_rope_llama3": "rotary positions", "gpt2_untied": "learned positions"}
@@ -91,9 +93,10 @@ def count_choices(model):
 
 def train(model, ids, clip, bias_rate):
     counts = count_choices(model)
-    groups = [{"params": [p for p in model.parameters() if p.dim() >= 2],
+    decays = {name: p.dim() >= 2 and not name.endswith("_bias") for name, p in model.named_parameters()}
+    groups = [{"params": [p for name, p in model.named_parameters() if decays[name]],
                "weight_decay": RECIPE["weight_decay"]},
-              {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]
+              {"params": [p for name, p in model.named_parameters() if not decays[name]], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=0.0, betas=tuple(RECIPE["betas"]), eps=RECIPE["eps"])
     losses, norms, rates = [], [], []
     for k in range(1, STEPS + 1):
@@ -120,6 +123,12 @@ def train(model, ids, clip, bias_rate):
 def value_of(parameters, name):
     """By its name in a file: in memory the experts of a layer are one tensor, gates above what they let pass."""
     name = name.replace("block_sparse_moe", "mlp")
+    if name.endswith("]") or name.endswith("].gate") or name.endswith("].up"):  # gpt_oss's: checkpoint/tensor_parts.h
+        stored, _, rest = name.partition("[")
+        index, _, columns = rest.partition("]")
+        part = parameters[stored][int(index)]
+        part = {"": part, ".gate": part[..., ::2], ".up": part[..., 1::2]}[columns]
+        return part.T if part.dim() == 2 else part
     experts, of, expert = name.partition(".experts.")
     if not of:
         return parameters[name]
@@ -223,10 +232,13 @@ def make_document_mask(root, case):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=pathlib.Path, default=HERE)
+    parser.add_argument("--only")
     arguments = parser.parse_args()
     for case in TRAINED:
+        if arguments.only not in (None, case):
+            continue
         make_training(arguments.output / "training", case)
-    for case in MASKED:
+    for case in MASKED if arguments.only is None else ():
         make_document_mask(arguments.output / "document_mask", case)
 
 

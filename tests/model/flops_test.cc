@@ -43,5 +43,15 @@ TEST(Flops, of_a_layers_experts_those_count_that_a_token_has_chosen) {
   EXPECT_EQ(count.multiplying, dense.multiplying + 2 * 3 * 24);
 }
 
+// As published: 20.9 B parameters, of which 3.6 B multiply a token.
+TEST(Flops, gpt_oss_20b_has_its_published_parameters) {
+  const ModelConfig config =
+      model_of(R"({"model_type":"gpt_oss","num_hidden_layers":24,"num_local_experts":32})");
+  const ParameterCount count = count_parameters(config);
+  EXPECT_EQ(count.total, 20'914'757'184);
+  EXPECT_EQ(count.active, count.total - std::int64_t{24} * 28 * 24'891'840);
+  EXPECT_EQ(count.multiplying, 3'607'142'400);
+}
+
 }  // namespace
 }  // namespace trireme

@@ -179,10 +179,10 @@ TEST_P(ModelGoldenCase, logits_with_a_cache_equal_float64) {
 }
 
 // Of latents a prompt expands its own, a later part of it what the cache has too, and a token by
-// itself meets the cache as it lies.
-TEST(LatentCache, a_long_prompt_has_the_logits_of_its_tokens_fed_otherwise) {
+// itself meets the cache as it lies. Sinks are joined in each of these ways too.
+TEST(LongPrompt, has_the_logits_of_its_tokens_fed_otherwise) {
   constexpr std::int64_t kTokens = 300;
-  for (const char* name : {"deepseek_v3", "deepseek_v3_plain"}) {
+  for (const char* name : {"deepseek_v3", "deepseek_v3_plain", "gpt_oss"}) {
     const ModelGolden golden = read_model_golden(name);
     for (const DType compute : {DType::kF32, DType::kBF16}) {
       ModelFixture model(load_model_config(golden.directory), {1, 1, 1, StagePurpose::kEvaluation},

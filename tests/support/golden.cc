@@ -81,7 +81,7 @@ ModelGolden read_batch_golden(const std::string& folder, const Json& batch,
   const Json expected = read_golden_json(folder + "/expected.json");
   golden.loss = member(expected, "loss").as_double();
   golden.gradient_norm = member(expected, "gradient_norm").as_double();
-  golden.gradients = read_tensors(golden_path(folder) / "expected.safetensors");
+  golden.gradients = with_experts_apart(read_tensors(golden_path(folder) / "expected.safetensors"));
   golden.logits = golden.gradients.extract("logits").mapped();
   return golden;
 }
@@ -115,6 +115,46 @@ std::filesystem::path golden_path(std::string_view relative) {
 Json read_golden_json(std::string_view relative) {
   const auto path = golden_path(relative);
   return parse_json(read_file(path), path.string());
+}
+
+namespace {
+
+/// From what a file has of one expert [columns of the input, ours * step], or [ours * step].
+GoldenTensor part_of_expert(const GoldenTensor& all, std::int64_t expert, std::int64_t first,
+                            std::int64_t step) {
+  const std::int64_t in = all.shape.size() == 3 ? all.shape[1] : 1, out = all.shape.back() / step;
+  GoldenTensor part;
+  part.shape = {out};
+  if (all.shape.size() == 3) part.shape.push_back(in);
+  for (std::int64_t o = 0; o < out; ++o) {
+    for (std::int64_t i = 0; i < in; ++i)
+      part.values.push_back(
+          all.values[static_cast<std::size_t>((expert * in + i) * out * step + o * step + first)]);
+  }
+  return part;
+}
+
+}  // namespace
+
+GoldenTensors with_experts_apart(GoldenTensors tensors) {
+  GoldenTensors result;
+  for (auto& [name, tensor] : tensors) {
+    const bool in = name.ends_with(".experts.gate_up_proj") ||
+                    name.ends_with(".experts.gate_up_proj_bias"),
+               out = name.ends_with(".experts.down_proj") ||
+                     name.ends_with(".experts.down_proj_bias");
+    if (!in && !out) {
+      result.emplace(name, std::move(tensor));
+      continue;
+    }
+    for (std::int64_t e = 0; e < tensor.shape[0]; ++e) {
+      const std::string of = fmt::format("{}[{}]", name, e);
+      if (out) result.emplace(of, part_of_expert(tensor, e, 0, 1));
+      if (in) result.emplace(of + ".gate", part_of_expert(tensor, e, 0, 2));
+      if (in) result.emplace(of + ".up", part_of_expert(tensor, e, 1, 2));
+    }
+  }
+  return result;
 }
 
 GoldenTensors read_tensors(const std::filesystem::path& path) {

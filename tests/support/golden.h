@@ -33,6 +33,10 @@ Json read_golden_json(std::string_view relative);
 /// Every tensor of a safetensors file of fp32 and fp64 tensors, at any path.
 GoldenTensors read_tensors(const std::filesystem::path& path);
 
+/// With those of GPT-OSS's experts, which a file has in one tensor, apart as the model's parameters
+/// are (checkpoint/tensor_parts.h).
+GoldenTensors with_experts_apart(GoldenTensors tensors);
+
 /// Nested arrays of numbers flattened in order: a batch's rows, one after the other.
 std::vector<std::int64_t> flat_integers(const Json& array);
 std::vector<double> flat_reals(const Json& array);
@@ -47,7 +51,7 @@ struct ModelGolden {
   std::vector<std::int64_t> input_ids, targets;  ///< batch x tokens; a target of -100 is masked
   double loss = 0;                               ///< mean over the unmasked targets
   double gradient_norm = 0;                      ///< over all parameters, tied ones once
-  GoldenTensors gradients;  ///< by Hugging Face name, Hugging Face's orientation
+  GoldenTensors gradients;  ///< by parameter: Hugging Face's name and orientation
   GoldenTensor logits;      ///< batch x 2 x vocabulary: the last two positions
 };
 ModelGolden read_model_golden(std::string_view model_case);

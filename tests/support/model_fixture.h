@@ -99,7 +99,7 @@ struct ModelFixture {
 
   /// Copies the tensors of a Hugging Face file by name; throws where one is missing.
   void load(const std::filesystem::path& safetensors) {
-    const GoldenTensors tensors = read_tensors(safetensors);
+    const GoldenTensors tensors = with_experts_apart(read_tensors(safetensors));
     for (ParamIndex index = 0; index < static_cast<int>(params.metas.size()); ++index) {
       if (!store.has_value(index)) continue;
       const auto found = tensors.find(params.metas[static_cast<std::size_t>(index)].name);

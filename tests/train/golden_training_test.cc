@@ -15,7 +15,8 @@ namespace {
 class GoldenTraining : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(all, GoldenTraining,
                          testing::Values("llama_gqa", "olmo3", "gemma3", "qwen2_moe", "qwen3_moe",
-                                         "mixtral", "olmoe", "glm4_moe", "deepseek_v3", "gpt2"));
+                                         "mixtral", "olmoe", "glm4_moe", "deepseek_v3", "gpt_oss",
+                                         "gpt2"));
 
 /// The uint16 tokens of a .bin file.
 std::vector<std::int64_t> read_tokens(const std::filesystem::path& path) {

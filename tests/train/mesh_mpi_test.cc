@@ -374,13 +374,21 @@ TEST(Mesh, latents_train_as_on_one_rank) {
   table.print();
 }
 
+TEST(Mesh, sinks_and_biases_of_experts_train_as_on_one_rank) {
+  Table table;
+  table.run(sink_cells(test_world().size()));
+  table.print();
+}
+
 TEST(Mesh, experts_train_in_a_pipeline_as_on_one_rank) {
   const int ranks = test_world().size();
   if (ranks % 2 != 0) return;
   Table table;
-  for (const char* schedule : {"1f1b", "zb-h1"}) {
+  for (const auto& [model, schedule] :
+       {std::pair{MeshModel::kQwen2Moe, "1f1b"}, std::pair{MeshModel::kQwen2Moe, "zb-h1"},
+        std::pair{MeshModel::kGptOss, "zb-h1"}}) {
     MeshCell cell;
-    cell.model = MeshModel::kQwen2Moe;
+    cell.model = model;
     cell.pipeline = 2;
     cell.schedule = schedule;
     cell.data = cell.expert = ranks / 2;

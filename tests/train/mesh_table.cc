@@ -87,6 +87,10 @@ ModelConfig make_config(MeshModel model) {
       return model_of(latents + R"("q_lora_rank": 20, "qk_nope_head_dim": 6, "v_head_dim": 6)");
     case MeshModel::kLatentsOfKeys:
       return model_of(latents + R"("q_lora_rank": null, "qk_nope_head_dim": 4, "v_head_dim": 10)");
+    case MeshModel::kGptOss:
+      return model_of(sizes + heads + R"("model_type": "gpt_oss", "num_hidden_layers": 2,
+          "num_local_experts": 12, "num_experts_per_tok": 3, "head_dim": 8, "sliding_window": 7,
+          "swiglu_limit": 0.3)");
     case MeshModel::kGpt2Sixteens:
       return model_of(common + R"("model_type": "gpt2", "n_embd": 192, "n_layer": 2, "n_head": 12,
           "n_inner": 288, "n_positions": 64)");
@@ -198,6 +202,8 @@ std::string name_of(MeshModel model) {
       return "deepseek_v3";
     case MeshModel::kLatentsOfKeys:
       return "deepseek_v3 without a latent of q";
+    case MeshModel::kGptOss:
+      return "gpt_oss";
   }
   return "?";
 }
@@ -210,7 +216,7 @@ const ModelConfig& config_of(MeshModel model) {
     for (const MeshModel each :
          {MeshModel::kGpt2Sixteens, MeshModel::kExpertSixteens, MeshModel::kLatentSixteens,
           MeshModel::kQwen2Moe, MeshModel::kMixtral, MeshModel::kGlm4Moe, MeshModel::kLatents,
-          MeshModel::kLatentsOfKeys})
+          MeshModel::kLatentsOfKeys, MeshModel::kGptOss})
       all.push_back(make_config(each));
     return all;
   }();
@@ -354,6 +360,36 @@ std::vector<MeshCell> expert_cells(int ranks) {
       cell.zero_stage = 2;
       cell.accumulation = 2;
       add(cell);
+    }
+  }
+  return cells;
+}
+
+std::vector<MeshCell> sink_cells(int ranks) {
+  std::vector<MeshCell> cells;
+  int turn = 0;
+  for (int mesh = 0; mesh < ranks * ranks * 2; ++mesh) {
+    MeshCell cell;
+    cell.model = MeshModel::kGptOss;
+    cell.tensor = mesh % ranks + 1;
+    cell.context = mesh / ranks % ranks + 1;
+    cell.sequence_parallel = mesh / ranks / ranks != 0;
+    if (ranks % (cell.tensor * cell.context) != 0) continue;
+    if (cell.sequence_parallel && cell.tensor == 1) continue;
+    cell.data = ranks / (cell.tensor * cell.context);
+    for (int method = 0; method < (cell.context == 1 ? 1 : 3); ++method) {
+      ++turn;
+      cell.context_method = static_cast<ContextMethod>(method);
+      cell.recompute = static_cast<Recompute>(turn % 3);
+      cell.accumulation = 1 + turn % 2;
+      cell.zero_stage = cell.accumulation == 1 ? turn / 2 % 4 : 2 + turn / 2 % 2;
+      cell.documents = turn % 4 == 0;
+      cell.dispatch = turn % 3 == 1 ? DispatchMethod::kAllGather : DispatchMethod::kAllToAll;
+      // With 4 ranks parts of an expert are also on two of them.
+      cell.expert_tensor = turn % 2 == 0 && ranks % 2 == 0 ? 2 : 1;
+      cell.expert = ranks / cell.expert_tensor;
+      if (turn % 4 == 3) cell.expert = 1;
+      if (legal(cell)) cells.push_back(cell);
     }
   }
   return cells;

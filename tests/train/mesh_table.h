@@ -33,6 +33,7 @@ enum class MeshModel : std::uint8_t {
   kGlm4Moe,   ///< 3 for a token, of 2 groups of 3; a bias that moves; the first layer has none
   kLatents,   ///< deepseek_v3 whose first layer alone has no experts; heads wider than values
   kLatentsOfKeys,  ///< without a latent of q; values wider than keys
+  kGptOss,  ///< 3 for a token; sinks, biases everywhere, units that clamp; a window in one layer
 };
 inline constexpr MeshModel kMeshModels[] = {
     MeshModel::kLlama, MeshModel::kOneKey, MeshModel::kOlmo3, MeshModel::kGemma3, MeshModel::kGpt2};
@@ -92,6 +93,8 @@ std::vector<MeshCell> meshes_in_turn(int ranks);
 std::vector<MeshCell> expert_cells(int ranks);
 /// Of models whose heads come from latents.
 std::vector<MeshCell> latent_cells(int ranks);
+/// Of gpt_oss, likewise: every mesh, every way of attention there, experts in other extents.
+std::vector<MeshCell> sink_cells(int ranks);
 
 /// Variants of a cell that fall into few classes of equal bits: stages of ZeRO, recompute, and the
 /// same twice.

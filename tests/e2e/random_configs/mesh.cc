@@ -40,7 +40,8 @@ struct Cuttable {
     if (ffn == 0) ffn = 4 * number("n_embd", "hidden_size");
     // Of experts alone the tensor axis cuts no columns.
     const std::string& family = model.find("model_type")->as_string();
-    if (family == "mixtral" || family == "qwen3_moe" || family == "olmoe") ffn = 0;
+    if (family == "mixtral" || family == "qwen3_moe" || family == "olmoe" || family == "gpt_oss")
+      ffn = 0;
   }
   static bool shares(std::int64_t heads, std::int64_t kv, std::int64_t places) {
     return heads % places == 0 && (kv % places == 0 || places % kv == 0);

@@ -113,14 +113,19 @@ void add_experts(Dice& dice, Json& model, const std::string& family) {
   const std::int64_t count = dice.pick<std::int64_t>({1, 2, 3, 4, 6, 8, 9});
   const Json ffn = *model.find("intermediate_size");
   const bool deepseek = family == "deepseek_v3", sigmoid = family == "glm4_moe" || deepseek;
-  model[sigmoid               ? "n_routed_experts"
-        : family == "mixtral" ? "num_local_experts"
-                              : "num_experts"] = count;
+  model[sigmoid                                      ? "n_routed_experts"
+        : family == "mixtral" || family == "gpt_oss" ? "num_local_experts"
+                                                     : "num_experts"] = count;
   model["num_experts_per_tok"] = dice.between(1, std::min<std::int64_t>(count, 4));
   if (family.starts_with("qwen"))
     model["moe_intermediate_size"] = dice.percent(30) ? 48 : dice.between(1, 40);
   if (family == "qwen2_moe") model["shared_expert_intermediate_size"] = ffn;
-  if (family != "mixtral" && dice.percent(50)) model["norm_topk_prob"] = dice.percent(50);
+  if (family != "mixtral" && family != "gpt_oss" && dice.percent(50))
+    model["norm_topk_prob"] = dice.percent(50);
+  if (family == "gpt_oss") {
+    if (dice.percent(40)) model["swiglu_limit"] = dice.pick({0.05, 7.0, 1e6});
+    if (dice.percent(20)) model["swiglu_alpha"] = dice.pick({1.0, 1.702});
+  }
   if (!sigmoid) {
     if (dice.percent(40)) model["output_router_logits"] = dice.percent(70);
     if (dice.percent(30)) model["router_aux_loss_coef"] = dice.pick({0.0, 0.01, 1.0});
@@ -160,8 +165,10 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
   model["num_hidden_layers"] = layers;
   model["num_attention_heads"] = heads;
   // Without its own size a head is hidden / heads; some families take a size for a missing one.
-  const bool layered = family == "olmo3" || family == "gemma3_text";
-  if (family == "qwen3" || family == "ministral3" || family == "gemma3_text" || dice.percent(30)) {
+  const bool two_ropes = family == "olmo3" || family == "gemma3_text",
+             layered = two_ropes || family == "gpt_oss";
+  if (family == "qwen3" || family == "gpt_oss" || family == "ministral3" ||
+      family == "gemma3_text" || dice.percent(30)) {
     model["hidden_size"] = dice.between(1, 70);
     model["head_dim"] = head_dim;
   } else {
@@ -179,7 +186,7 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
   if (situation.positions != 2048) model["max_position_embeddings"] = situation.positions;
   if (dice.percent(25)) model["rms_norm_eps"] = dice.pick({1e-6, 1e-5, 1e-3, 1e-12});
   if (dice.percent(20)) {
-    const char* name = layered ? "rope_scaling" : dice.word({"rope_parameters", "rope_scaling"});
+    const char* name = two_ropes ? "rope_scaling" : dice.word({"rope_parameters", "rope_scaling"});
     model[name] = draw_rope(dice, situation.positions);
   }
   if (dice.percent(20)) model["rope_theta"] = dice.pick<Json>({500000.0, 10000, 2.5});
@@ -212,12 +219,12 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
 }  // namespace
 
 Json draw_model(Dice& dice, std::int64_t vocabulary, Situation& situation) {
-  situation.family =
-      dice.pick<std::string>({"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3",
-                              "smollm3", "olmo2", "olmo3", "gemma3_text", "gpt2", "mixtral",
-                              "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3"});
+  situation.family = dice.pick<std::string>({"llama", "mistral", "ministral", "ministral3", "qwen2",
+                                             "qwen3", "smollm3", "olmo2", "olmo3", "gemma3_text",
+                                             "gpt2", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe",
+                                             "glm4_moe", "deepseek_v3", "gpt_oss"});
   situation.experts = situation.family.ends_with("moe") || situation.family == "mixtral" ||
-                      situation.family == "deepseek_v3";
+                      situation.family == "deepseek_v3" || situation.family == "gpt_oss";
   situation.vocabulary =
       vocabulary > 0 && dice.percent(60)
           ? vocabulary
@@ -302,8 +309,7 @@ class ModelOddity {
                    nullptr),
                drawn_.must_refuse.push_back("model." + model_.as_object().back().first);
       case 6:
-        return put("model_type",
-                   dice_.pick<Json>({"mamba", "gpt_oss", "deepseek_v3", "", 3, nullptr}),
+        return put("model_type", dice_.pick<Json>({"mamba", "phi3", "deepseek_v3", "", 3, nullptr}),
                    "model_type");
       case 7:
         return put("initializer_range", dice_.pick<Json>({-0.02, 1.5, "x", raw("1e999")}),

@@ -25,6 +25,7 @@ CASES = [
     {"model_type": "olmoe"},
     {"model_type": "glm4_moe", "head_dim": 128},
     {"model_type": "deepseek_v3"},
+    {"model_type": "gpt_oss"},
     {"model_type": "gpt2"},
     {"model_type": "llama", "num_key_value_heads": 8, "rope_theta": 500000.0, "vocab_size": 128256,
      "max_position_embeddings": 131072, "rope_scaling": LLAMA3, "rms_norm_eps": 1e-5, "tie_word_embeddings": True},
@@ -122,6 +123,22 @@ CASES = [
     {"model_type": "deepseek_v3", "num_hidden_layers": 1, "rope_interleave": None,
      "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5, "mscale": 2.0,
                       "original_max_position_embeddings": 512}},
+    # The keys of the published file, but for its quantization.
+    {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "attention_bias": True, "attention_dropout": 0.0,
+     "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880,
+     "initial_context_length": 4096, "initializer_range": 0.02, "intermediate_size": 2880,
+     "layer_types": ["sliding_attention", "full_attention"] * 12, "max_position_embeddings": 131072,
+     "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 24, "num_key_value_heads": 8,
+     "num_local_experts": 32, "output_router_logits": False, "pad_token_id": 199999, "rms_norm_eps": 1e-05,
+     "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+                      "rope_type": "yarn", "truncate": False},
+     "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0,
+     "tie_word_embeddings": False, "transformers_version": "4.55.0.dev0", "use_cache": True, "vocab_size": 201088},
+    {"model_type": "gpt_oss", "num_hidden_layers": 3, "num_experts": 6, "swiglu_alpha": 1.5, "swiglu_limit": 3.0,
+     "layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "sliding_window": 40, "head_dim": 40,
+     "hidden_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "attention_bias": False,
+     "rope_theta": 7000.0, "output_router_logits": True, "tie_word_embeddings": True},
+    {"model_type": "gpt_oss", "num_hidden_layers": 2, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
     {"model_type": "gpt2", "n_embd": 1024, "n_head": 16, "n_layer": 24, "n_positions": 2048, "n_inner": 3000},
     {"model_type": "gpt2", "hidden_size": 96, "num_attention_heads": 3, "num_hidden_layers": 2,
      "max_position_embeddings": 64, "layer_norm_epsilon": 1e-6, "tie_word_embeddings": False},
@@ -145,8 +162,10 @@ def experts(c):
         }
     qwen = c.model_type in ("qwen2_moe", "qwen3_moe")
     step, dense = (c.decoder_sparse_step, c.mlp_only_layers) if qwen else (1, [])  # as their decoder layers have it
+    clamp = {"swiglu_alpha": c.swiglu_alpha, "swiglu_limit": c.swiglu_limit} if c.model_type == "gpt_oss" else {}
+    local = c.model_type in ("mixtral", "gpt_oss")
     return {
-        "count": c.num_local_experts if c.model_type == "mixtral" else c.num_experts, "chosen": c.num_experts_per_tok,
+        **clamp, "count": c.num_local_experts if local else c.num_experts, "chosen": c.num_experts_per_tok,
         "ffn": c.moe_intermediate_size if qwen else c.intermediate_size,
         "normalized": getattr(c, "norm_topk_prob", True), "shared": getattr(c, "shared_expert_intermediate_size", 0),
         "aux_coefficient": c.router_aux_loss_coef, "aux_loss": c.output_router_logits,
@@ -174,9 +193,9 @@ def read(keys):
         model["sliding_window"] = c.sliding_window or 0
     if c.model_type == "smollm3":
         model["rotates"] = c.no_rope_layers[:c.num_hidden_layers]
-    if c.model_type in ("smollm3", "ministral", "olmo3", "gemma3_text", "qwen2_moe"):
+    if c.model_type in ("smollm3", "ministral", "olmo3", "gemma3_text", "qwen2_moe", "gpt_oss"):
         model["windows"] = [c.sliding_window if kind == "sliding_attention" else 0 for kind in c.layer_types]
-    if c.model_type in ("qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "glm4_moe", "deepseek_v3"):
+    if c.model_type in ("qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "glm4_moe", "deepseek_v3", "gpt_oss"):
         model["experts"] = experts(c)
     if c.model_type == "deepseek_v3":
         model["latent"] = {
