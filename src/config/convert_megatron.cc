@@ -404,8 +404,14 @@ class MegatronRun {
       return;
     }
     draft_.set("moe.balance", "aux", "--moe-router-load-balancing-type");
-    if (type == "global_aux_loss")
+    if (type == "global_aux_loss") {
       draft_.set("moe.scope", "global", "--moe-router-load-balancing-type");
+      draft_.remark(
+          "--moe-router-load-balancing-type global_aux_loss: Megatron-LM averages its gradient "
+          "over "
+          "data-parallel ranks, which makes it weaker by their number; moe.aux_coefficient here "
+          "holds as it stands");
+    }
     if (type == "aux_loss") {
       draft_.remark(
           "--moe-router-load-balancing-type aux_loss: each sequence is balanced by itself here, "

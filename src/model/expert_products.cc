@@ -5,7 +5,7 @@
 #include "kernels/grouped_gemm/grouped_gemm.h"
 #include "kernels/grouped_gemm/grouped_gemm_quantized.h"
 #include "kernels/quantize/quantize.h"
-#include "kernels/quantize_segments/quantize_segments.h"
+#include "kernels/quantize/quantize_segments.h"
 #include "model/branch.h"
 
 namespace trireme {

@@ -8,7 +8,7 @@
 #include "kernels/gemm/gemm_quantized_internal.h"
 #include "kernels/grouped_gemm/grouped_gemm_internal.h"
 #include "kernels/grouped_gemm/grouped_gemm_quantized.h"
-#include "kernels/quantize_segments/quantize_segments.h"
+#include "kernels/quantize/quantize_segments.h"
 
 namespace trireme::bench {
 namespace {

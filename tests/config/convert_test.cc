@@ -291,6 +291,10 @@ TEST(Convert, experts_are_balanced_and_dealt_out_as_they_were) {
                    "sinkhorn has no counterpart"));
   EXPECT_TRUE(says(converted(experts + "--moe-aux-loss-coeff 1").remarks,
                    "each sequence is balanced by itself here"));
+  EXPECT_TRUE(says(converted(experts + "--moe-aux-loss-coeff 1 --moe-router-load-balancing-type "
+                                       "global_aux_loss")
+                       .remarks,
+                   "weaker by their number"));
   const Conversion dense = converted(kLlama + "--moe-aux-loss-coeff 1e-2");
   EXPECT_TRUE(at(dense.config, "moe").is_null());
 }

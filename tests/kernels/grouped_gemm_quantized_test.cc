@@ -4,8 +4,8 @@
 #include "kernels/gemm_support.h"
 #include "kernels/grouped_gemm_reference.h"
 #include "kernels/quantize/quantize.h"
+#include "kernels/quantize/quantize_segments.h"
 #include "kernels/quantize_reference.h"
-#include "kernels/quantize_segments/quantize_segments.h"
 
 namespace trireme {
 namespace {

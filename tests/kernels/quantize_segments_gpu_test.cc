@@ -5,7 +5,7 @@
 #include "kernels/gemm_quantized_support.h"
 #include "kernels/grouped_gemm_support.h"
 #include "kernels/quantize/quantize.h"
-#include "kernels/quantize_segments/quantize_segments.h"
+#include "kernels/quantize/quantize_segments.h"
 
 namespace trireme {
 namespace {

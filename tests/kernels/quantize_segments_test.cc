@@ -1,4 +1,4 @@
-#include "kernels/quantize_segments/quantize_segments.h"
+#include "kernels/quantize/quantize_segments.h"
 
 #include "kernels/common/gpu_kernels.h"
 #include "kernels/quantize_reference.h"

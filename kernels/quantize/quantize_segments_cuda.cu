@@ -2,7 +2,7 @@
 
 #include "kernels/common/segment_tiles.cuh"
 #include "kernels/quantize/quantize_maxima.cuh"
-#include "kernels/quantize_segments/quantize_segments_gpu_table.h"
+#include "kernels/quantize/quantize_segments_gpu_table.h"
 
 namespace trireme::cuda {
 namespace {

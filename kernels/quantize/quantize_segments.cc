@@ -1,4 +1,4 @@
-#include "kernels/quantize_segments/quantize_segments.h"
+#include "kernels/quantize/quantize_segments.h"
 
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
@@ -6,7 +6,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/quantize/quantize_internal.h"
-#include "kernels/quantize_segments/quantize_segments_gpu_table.h"
+#include "kernels/quantize/quantize_segments_gpu_table.h"
 
 namespace trireme {
 namespace {
