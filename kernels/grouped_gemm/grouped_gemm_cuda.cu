@@ -4,8 +4,8 @@
 #include "kernels/common/segment_tiles.cuh"
 #include "kernels/gemm/gemm_fma.cuh"
 #include "kernels/gemm/gemm_mma.cuh"
-#include "kernels/grouped_gemm/kept_sums.cuh"
 #include "kernels/grouped_gemm/grouped_gemm_gpu_table.h"
+#include "kernels/grouped_gemm/kept_sums.cuh"
 
 namespace trireme::cuda {
 namespace {

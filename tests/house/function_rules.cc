@@ -19,20 +19,14 @@ constexpr int kParametersMax = 6, kDeviceParametersMax = 8;
 /// Long because they are tables, a row after the other.
 const std::set<std::string_view> kTables = {"command_table", "add_run", "add_parallel"};
 /// Their parameters are the operands of one instruction, or what CUDA has declared.
-const std::set<std::string_view> kDeclaredElsewhere = {"__cudaRegisterFunction",
-                                                       "__cudaRegisterVar",
-                                                       "cublasLtMatmul",
-                                                       "cublasLtMatmulAlgoGetHeuristic",
-                                                       "cuLibraryLoadData",
-                                                       "cuTensorMapEncodeTiled",
-                                                       "cudaMemcpy2DAsync",
-                                                       "encode_tensor_map",
-                                                       "ncclAllReduce",
-                                                       "ncclReduceScatter",
-                                                       "tma_load_3d_multicast",
-                                                       "tma_load_4d",
-                                                       "tma_load_4d_multicast",
-                                                       "tma_load_multicast"};
+const std::set<std::string_view> kDeclaredElsewhere = {
+    "__cudaRegisterFunction", "__cudaRegisterVar",
+    "cublasLtMatmul",         "cublasLtMatmulAlgoGetHeuristic",
+    "cuLibraryLoadData",      "cuTensorMapEncodeTiled",
+    "cudaMemcpy2DAsync",      "encode_tensor_map",
+    "ncclAllReduce",          "ncclReduceScatter",
+    "tma_load_3d_multicast",  "tma_load_4d",
+    "tma_load_4d_multicast",  "tma_load_multicast"};
 bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
