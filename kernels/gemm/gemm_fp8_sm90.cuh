@@ -134,7 +134,7 @@ __device__ __forceinline__ void bring_codes(typename T::Smem& s, const Fp8Produc
 /// for. `of` says where a tile's scales stand:
 ///   a, b         the operands' scales
 ///   row(i)       of row i of the tile, without the step; -1: there is none
-///   column(i)    likewise of column i, where each has its own
+///   column(i)    likewise of column i, where each has its own, if has_column(i)
 ///   all(i)       else of all columns; 1: of the second product's
 ///   step_a(i), step_b(i)  what step i adds
 template <class T>
@@ -152,15 +152,17 @@ class ScaleCopies {
       ptx::mbarrier_wait(&s_.empty[ring_.stage], ring_.parity ^ 1);
 #pragma unroll
       for (int i = 0; i < T::kM / kThreads; ++i)
-        copy(&s_.scales_a[ring_.stage][i * kThreads + first()], of.a, rows[i], step_a);
+        copy(&s_.scales_a[ring_.stage][i * kThreads + first()], of.a, rows[i] + step_a,
+             rows[i] >= 0);
       if constexpr (T::kSums == Fp8Sums::kByColumn) {
 #pragma unroll
         for (int i = 0; i < T::kN / kThreads; ++i) {
           const int column = i * kThreads + first();
-          copy(&s_.scales_b[ring_.stage][column], of.b, of.column(column), step_b);
+          copy(&s_.scales_b[ring_.stage][column], of.b, of.column(column) + step_b,
+               of.has_column(column));
         }
       } else if (first() < 2) {
-        copy(&s_.scales_b[ring_.stage][first()], of.b, of.all(first()), step_b);
+        copy(&s_.scales_b[ring_.stage][first()], of.b, of.all(first()) + step_b, true);
       }
       ptx::cp_async_commit();
       if (++under_way_ <= kAhead) continue;
@@ -178,8 +180,8 @@ class ScaleCopies {
 
   static __device__ __forceinline__ int first() { return static_cast<int>(threadIdx.x) - 32; }
   /// Nothing is read, and 0 written, where there is none.
-  static __device__ __forceinline__ void copy(float* to, const float* scales, int at, int step) {
-    ptx::cp_async_4(to, scales + (at >= 0 ? at + step : 0), at >= 0 ? 4 : 0);
+  static __device__ __forceinline__ void copy(float* to, const float* scales, int at, bool exists) {
+    ptx::cp_async_4(to, scales + (exists ? at : 0), exists ? 4 : 0);
   }
   __device__ __forceinline__ void arrive() {
     ptx::mbarrier_arrive(&s_.full[copied_.stage]);
@@ -201,8 +203,11 @@ struct Fp8TileScales {
   __device__ __forceinline__ int row(int i) const {
     return at.row + i < p.m ? p.rows.block_of(at.row + i) * p.scales_a.stride : -1;
   }
+  __device__ __forceinline__ bool has_column(int i) const {
+    return at.columns.begin + i < at.columns.end;
+  }
   __device__ __forceinline__ int column(int i) const {
-    return at.columns.begin + i < at.columns.end ? (at.columns.block + i) * p.scales_b.stride : -1;
+    return (at.columns.block + i) * p.scales_b.stride;
   }
   __device__ __forceinline__ int all(int i) const {
     return (i == 0 ? at.columns.block : at.columns.second_block) * p.scales_b.stride;

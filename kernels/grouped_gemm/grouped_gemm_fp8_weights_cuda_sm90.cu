@@ -78,9 +78,10 @@ struct SegmentScales {
   __device__ __forceinline__ int row(int i) const {
     return at.row + i < p.m ? p.scales_a.blocks.block_of(at.row + i) : -1;
   }
-  __device__ __forceinline__ int column(int i) const {
-    return at.columns.begin + i < at.columns.end ? at.columns.block + i : -1;
+  __device__ __forceinline__ bool has_column(int i) const {
+    return at.columns.begin + i < at.columns.end;
   }
+  __device__ __forceinline__ int column(int i) const { return at.columns.block + i; }
   __device__ __forceinline__ int all(int) const { return at.columns.block; }
   __device__ __forceinline__ int step_a(int step) const {
     return (kInBlocks ? of.first + step : of.segment) * p.scales_a.count;

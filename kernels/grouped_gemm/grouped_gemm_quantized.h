@@ -13,7 +13,8 @@ namespace trireme {
 ///   c  [most, N] bf16          a  [most, K] along       rows behind the last segment stay
 ///   b  [G, N, K]; both padded along K, with equal parts there; not both e5m2
 ///   begins  [G P + 1] i32; a has a segment for each of the G P
-/// Sums as in QuantizedGemm, and a row has the same bits with any other rows beside it.
+/// Sums as in QuantizedGemm, on a GPU always the precise ones, and a row has the same bits with any
+/// other rows beside it. A GPU asks for codes that begin at multiples of 16 bytes.
 struct QuantizedGroupedGemm {
   TensorView c_RN;
   ConstQuantizedSegments a;

@@ -7,6 +7,13 @@
 namespace trireme::grouped_gemm_internal {
 namespace {
 
+/// Codes move by TMA.
+void check_codes(const char* name, const ConstTensorView& codes) {
+  expect(reinterpret_cast<std::uintptr_t>(codes.data) % 16 == 0,
+         "grouped_gemm_quantized.{}.codes begin at no multiple of 16 bytes, as a GPU reads them",
+         name);
+}
+
 const GroupedGemmQuantizedGpuKernels& table() {
   return gpu_table("grouped_gemm_quantized", &GpuKernels::grouped_gemm_fp8_sm90);
 }
@@ -37,6 +44,8 @@ ScalesGpu scales_across(const ConstQuantizedSegments& a) {
 }  // namespace
 
 void multiply_on_gpu(Context& context, const QuantizedGroupedGemm& args) {
+  check_codes("a", args.a.codes);
+  check_codes("b", args.b.codes);
   GroupedGemmQuantizedGpuArgs raw{.exec = context.exec(),
                                   .c = args.c_RN.data,
                                   .a = args.a.codes.data,
@@ -65,6 +74,8 @@ void multiply_on_gpu(Context& context, const QuantizedGroupedGemm& args) {
 }
 
 void weights_on_gpu(Context& context, const QuantizedGroupedGemmWeights& args) {
+  check_codes("a", args.a.codes);
+  check_codes("b", args.b.codes);
   const std::int64_t floats = gpu_scratch::grouped_weights_floats(args.sources);
   std::byte* const sums =
       floats == 0 ? nullptr : context.scratch(static_cast<std::size_t>(floats) * sizeof(float));

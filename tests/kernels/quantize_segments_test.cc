@@ -124,6 +124,25 @@ TEST_P(QuantizeSegmentsTest, each_segment_has_the_codes_and_scales_that_it_has_a
   }
 }
 
+TEST_P(QuantizeSegmentsTest, gives_the_same_bits_in_every_order) {
+  Context context = test_context(GetParam(), 2);
+  const TestTensor x = TestTensor::random(DType::kBF16, {140, 72}, 1);
+  const TestTensor table = TestTensor::of(DType::kI32, {3}, {0, 130, 140});
+  for (const std::int64_t block : {std::int64_t{0}, kBlock}) {
+    for (const bool across : {false, true}) {
+      const ScaleDim columns(72, block);
+      const Shape of_codes = QuantizedSegments::codes_shape(140, 2, columns, across),
+                  of_scales = QuantizedSegments::scales_shape(140, 2, columns, across);
+      expect_same_bits([&] {
+        TestTensor codes(DType::kF8E4M3, of_codes), scales(DType::kF32, of_scales);
+        quantize_segments(context, {{codes, scales, columns, across}, x, table});
+        test_device::synchronize();
+        return codes.bits() + scales.bits();
+      });
+    }
+  }
+}
+
 TEST_P(QuantizeSegmentsTest, what_does_not_fit_is_refused) {
   Context context = test_context(GetParam());
   const ScaleDim columns(32, kBlock);
