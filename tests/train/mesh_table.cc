@@ -388,7 +388,9 @@ std::vector<MeshCell> sink_cells(int ranks) {
       // With 4 ranks parts of an expert are also on two of them.
       cell.expert_tensor = turn % 2 == 0 && ranks % 2 == 0 ? 2 : 1;
       cell.expert = ranks / cell.expert_tensor;
-      if (turn % 4 == 3) cell.expert = 1;
+      if (legal(cell)) cells.push_back(cell);
+      if (turn % 2 == 0 || cell.expert == 1) continue;
+      cell.expert = 1;  // the same bits
       if (legal(cell)) cells.push_back(cell);
     }
   }
