@@ -22,6 +22,16 @@ ModelConfig model_of(const std::string& keys) {
   return model;
 }
 
+/// `keys`: of the latents.
+ModelConfig latent_model(const std::string& sizes, const char* keys) {
+  return model_of(sizes +
+                  R"("model_type": "deepseek_v3", "num_hidden_layers": 2, "num_attention_heads": 4,
+          "num_key_value_heads": 4, "intermediate_size": 40, "n_routed_experts": 12,
+          "num_experts_per_tok": 3, "moe_intermediate_size": 20, "n_group": 3, "topk_group": 2,
+          "first_k_dense_replace": 1, "kv_lora_rank": 14, "qk_rope_head_dim": 4,)" +
+                  keys);
+}
+
 // Weights large enough that attention is far from uniform.
 ModelConfig make_config(MeshModel model) {
   const std::string range = R"("initializer_range": 0.1,)";
@@ -29,11 +39,6 @@ ModelConfig make_config(MeshModel model) {
   const std::string sizes = common + R"("hidden_size": 24, "max_position_embeddings": 64,)";
   const std::string heads =
       R"("num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 40,)";
-  const std::string latents =
-      sizes + R"("model_type": "deepseek_v3", "num_hidden_layers": 2, "num_attention_heads": 4,
-          "num_key_value_heads": 4, "intermediate_size": 40, "n_routed_experts": 12,
-          "num_experts_per_tok": 3, "moe_intermediate_size": 20, "n_group": 3, "topk_group": 2,
-          "first_k_dense_replace": 1, "kv_lora_rank": 14, "qk_rope_head_dim": 4,)";
   switch (model) {
     case MeshModel::kLlama:
       return model_of(sizes + heads + R"("model_type": "llama", "num_hidden_layers": 2)");
@@ -84,9 +89,9 @@ ModelConfig make_config(MeshModel model) {
           "n_routed_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 20,
           "n_group": 3, "topk_group": 2, "use_qk_norm": true, "head_dim": 8)");
     case MeshModel::kLatents:
-      return model_of(latents + R"("q_lora_rank": 20, "qk_nope_head_dim": 6, "v_head_dim": 6)");
+      return latent_model(sizes, R"("q_lora_rank": 20, "qk_nope_head_dim": 6, "v_head_dim": 6)");
     case MeshModel::kLatentsOfKeys:
-      return model_of(latents + R"("q_lora_rank": null, "qk_nope_head_dim": 4, "v_head_dim": 10)");
+      return latent_model(sizes, R"("q_lora_rank": null, "qk_nope_head_dim": 4, "v_head_dim": 10)");
     case MeshModel::kGptOss:
       return model_of(sizes + heads + R"("model_type": "gpt_oss", "num_hidden_layers": 2,
           "num_local_experts": 12, "num_experts_per_tok": 3, "head_dim": 8, "sliding_window": 7,
