@@ -244,7 +244,7 @@ std::vector<MeshCell> fp8_expert_cells(int ranks) {
     cells.insert(cells.end(), {data, gathered, tensor});
     tensor.model = MeshModel::kLatentSixteens;
     tensor.fp8->gradients = DType::kF8E4M3;
-    cells.push_back(tensor);
+    if (recipe == Fp8Recipe::kBlock) cells.push_back(tensor);
     if (ranks % 2 != 0) continue;
     gathered.expert = ranks / 2;
     gathered.expert_tensor = 2;
