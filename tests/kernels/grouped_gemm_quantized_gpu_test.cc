@@ -135,8 +135,7 @@ void expect_rows(Context& context, const Recipe& recipe, DType format_a, DType f
   for (const int multiprocessors : {1, kMany}) {
     context.set_multiprocessors(multiprocessors);
     fill(c, 2);
-    grouped_gemm_quantized(context,
-                           {.c_RN = c, .a = a.view, .b = b.view, .begins = table_of_rows});
+    grouped_gemm_quantized(context, {.c_RN = c, .a = a.view, .b = b.view, .begins = table_of_rows});
     context.synchronize();
     if (multiprocessors == 1) {
       first = c.bits();
