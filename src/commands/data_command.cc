@@ -30,7 +30,9 @@ void declare(CLI::App& app, Options& options) {
   app.add_option("--count", options.count, "how many samples")->check(integer_from(0));
   app.add_option("--world", options.world, "ranks of the run (default: as train plan)")
       ->check(integer_from(1));
-  app.add_flag("--json", options.json, "one JSON object a line: sample, source, tokens, text");
+  app.add_flag("--json", options.json,
+               "one JSON object a line: sample, source, tokens, text, and mask where not all count "
+               "as targets");
   app.footer(
       "A sample holds data.sequence_length + 1 tokens: inputs are all but the last, targets all "
       "but the first. Step k of\n"
@@ -71,8 +73,8 @@ OpenedRun open_run(const Options& options) {
   return opened;
 }
 
-void print_sample(const OpenedRun& run, std::int64_t sample, std::span<const std::int32_t> tokens,
-                  bool json) {
+void print_sample(const OpenedRun& run, std::int64_t sample, const Window& window, bool json) {
+  const std::span<const std::int32_t> tokens = window.tokens;
   const std::string& source = run.source->source_name(sample);
   const std::string text = run.tokenizer->decode(tokens);
   if (!json) {
@@ -86,6 +88,11 @@ void print_sample(const OpenedRun& run, std::int64_t sample, std::span<const std
   Json& ids = line["tokens"] = Json::array();
   ids.as_array().reserve(tokens.size());
   for (const std::int32_t id : tokens) ids.push_back(std::int64_t{id});
+  const bool masked = std::count(window.counted.begin(), window.counted.end(), 0) > 0;
+  if (masked) {
+    Json& mask = line["mask"] = Json::array();
+    for (const std::uint8_t counts : window.counted) mask.push_back(std::int64_t{counts});
+  }
   line["text"] = valid_utf8(text);
   fmt::print("{}\n", line.dump());
 }
@@ -107,10 +114,12 @@ int data_command(Arguments arguments) {
   }
   const std::int64_t end = options.from + std::min(options.count, run.samples - options.from);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(run.source->length()) + 1);
+  std::vector<std::uint8_t> counted(tokens.size());
+  const Window window{tokens, {}, counted};
   for (std::int64_t sample = options.from; sample < end; ++sample) {
-    run.source->read(sample, {tokens, {}});
+    run.source->read(sample, window);
     check_token_ids(*run.source, sample, tokens, run.vocab_size);
-    print_sample(run, sample, tokens, options.json);
+    print_sample(run, sample, window, options.json);
   }
   return 0;
 }

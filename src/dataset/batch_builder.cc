@@ -39,7 +39,8 @@ BatchBuilder::BatchBuilder(std::shared_ptr<const SampleSource> source, const Bat
       input_ids_(DType::kI32, Shape{sequences * length_}),
       targets_(DType::kI32, Shape{sequences * length_}),
       positions_(DType::kI32, Shape{sequences * length_}),
-      tokens_(source_->length() + 1) {
+      tokens_(source_->length() + 1),
+      counted_(source_->length() + 1) {
   if (rules.document_mask) {
     first_key_ = Buffer(DType::kI32, Shape{sequences * length_});
     document_begin_.resize(source_->length() + 1);
@@ -73,19 +74,18 @@ void BatchBuilder::build_row(std::int64_t row, std::int64_t sample) {
   if (sample < 0) {
     std::fill(tokens_.begin(), tokens_.end(), 0);
     std::fill(document_begin_.begin(), document_begin_.end(), 0);
+    std::fill(counted_.begin(), counted_.end(), std::uint8_t{0});
   } else {
-    source_->read(sample, {tokens_, document_begin_});
+    source_->read(sample, {tokens_, document_begin_, counted_});
     check_token_ids(*source_, sample, tokens_, rules_.vocab_size);
   }
   std::int64_t at = 0;
   for (const PositionRange& range : ranges_) {
     std::copy_n(tokens_.begin() + range.first, range.count, input_ids + at);
-    std::copy_n(tokens_.begin() + range.first + 1, range.count, targets + at);
-    at += range.count;
+    for (std::int64_t i = range.first; i < range.first + range.count; ++i, ++at)
+      targets[at] = counted_[i + 1] == 0 ? -1 : tokens_[i + 1];
   }
-  if (sample < 0) {
-    std::fill_n(targets, length_, -1);
-  } else if (rules_.mask_eod_loss) {
+  if (rules_.mask_eod_loss) {
     for (std::int64_t i = 0; i < length_; ++i) {
       if (input_ids[i] == rules_.end_token) targets[i] = -1;
     }

@@ -37,7 +37,8 @@ class BatchBuilder {
 
   /// Row r of the micro-batch from sample samples[r]; a negative number gives a row of token 0
   /// without counted targets. With x the T + 1 tokens of a sample: input_ids x[0] ... x[T-1],
-  /// targets x[1] ... x[T], at the positions of this rank. Throws DataError as check_token_ids.
+  /// targets x[1] ... x[T], -1 where they do not count, at the positions of this rank. Throws
+  /// DataError as check_token_ids.
   void build(std::span<const std::int64_t> samples);
   [[nodiscard]] const MicroBatch& micro_batch() const { return micro_batch_; }
 
@@ -50,6 +51,7 @@ class BatchBuilder {
   std::int64_t sequences_, length_;    // tokens of a row
   Buffer input_ids_, targets_, positions_, first_key_;
   std::vector<std::int32_t> tokens_, document_begin_;  // of one sample, T + 1
+  std::vector<std::uint8_t> counted_;                  // likewise
   MicroBatch micro_batch_;
 };
 

@@ -24,6 +24,7 @@ void Corpus::read(std::int64_t first, const Window& window) const {
   expect(first >= begin_ && count <= end_ - first, "tokens {}+{} of [{}, {})", first, count, begin_,
          end_);
   file_->read(first, window.tokens);
+  file_->read_mask(first, window.counted);
   if (window.document_begin.empty()) return;
   std::int64_t sequence = file_->sequence_of(first);
   std::int64_t begin = 0;

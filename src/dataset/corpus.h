@@ -14,6 +14,9 @@ struct Window {
   /// For each token the index within the window at which its document begins (0 where it began
   /// before the window); empty: not wanted. Each stored sequence counts as a document.
   std::span<std::int32_t> document_begin;
+  /// For each token 1 where it counts as a target, 0 where PREFIX.mask says that it does not;
+  /// empty: not wanted.
+  std::span<std::uint8_t> counted = {};
 };
 
 /// The sequences of one file that one part of the data uses, laid end to end.

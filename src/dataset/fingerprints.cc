@@ -15,6 +15,7 @@ void add(const DataSource& data, Json& all) {
     one["documents"] = file.documents();
     one["tokens"] = file.tokens();
     one["hash"] = file.sampled_hash();
+    if (file.has_mask()) one["mask"] = file.mask_hash();
   }
 }
 

@@ -85,6 +85,7 @@ IndexedFile::IndexedFile(const std::string& prefix)
                 there - used, prefix_);
   }
   read_facts();
+  open_mask();
 }
 
 void IndexedFile::read_header() {
@@ -220,9 +221,49 @@ void IndexedFile::read_facts() {
   facts.documents = this->documents();
   facts.tokens = tokens_;
   facts.largest_id = *largest;
+  facts.packed = integer("packed").value_or(0);
   const Json* hash = json.find("tokenizer_hash");
   if (hash != nullptr && hash->is_string()) facts.tokenizer_hash = hash->as_string();
   facts_ = std::move(facts);
+}
+
+void IndexedFile::open_mask() {
+  const std::string path = prefix_ + ".mask";
+  if (!is_there(path)) return;
+  mask_.emplace(path);
+  const auto bytes = static_cast<std::int64_t>(mask_->bytes().size());
+  if (bytes == tokens_) return;
+  throw DataError(
+      "{}: has {} bytes, and {}.bin {} tokens (a mask has a byte for each). Tokenize again, or "
+      "move "
+      "the mask away to count all tokens",
+      path, bytes, prefix_, tokens_);
+}
+
+void IndexedFile::check_mask(std::int64_t first, std::int64_t count) const {
+  expect(first >= 0 && count >= 0 && count <= tokens_ - first, "tokens {}+{} of {}", first, count,
+         tokens_);
+  if (!mask_) return;
+  const auto bytes =
+      mask_->bytes().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+  auto all = std::byte{0};
+  for (const std::byte byte : bytes) all |= byte;
+  if (all <= std::byte{1}) return;
+  const auto bad =
+      std::find_if(bytes.begin(), bytes.end(), [](std::byte byte) { return byte > std::byte{1}; });
+  throw DataError(
+      "{}.mask: byte {} is {} (1: the token counts as a target, 0: it does not; a mask holds no "
+      "other). Tokenize again",
+      prefix_, first + (bad - bytes.begin()), static_cast<int>(*bad));
+}
+
+void IndexedFile::read_mask(std::int64_t first, std::span<std::uint8_t> counted) const {
+  check_mask(first, std::ssize(counted));
+  if (mask_) {
+    std::memcpy(counted.data(), mask_->bytes().data() + first, counted.size());
+  } else {
+    std::fill(counted.begin(), counted.end(), std::uint8_t{1});
+  }
 }
 
 std::int32_t IndexedFile::length(std::int64_t sequence) const {
@@ -296,20 +337,31 @@ std::string IndexedFile::describe(std::int64_t token) const {
 
 std::string IndexedFile::index_hash() const { return xxh3_128_hex(index_.bytes()); }
 
-std::string IndexedFile::sampled_hash() const {
+namespace {
+
+void add_sample(std::span<const std::byte> bytes, StreamingHash& hash) {
   constexpr std::size_t kBlocks = 64, kBlockBytes = 4096;
-  const std::span<const std::byte> tokens = bin_.bytes();
+  if (bytes.size() <= kBlocks * kBlockBytes) return hash.update(bytes);
+  // The first and the last block are among them.
+  const std::size_t room = bytes.size() - kBlockBytes;
+  for (std::size_t i = 0; i < kBlocks; ++i)
+    hash.update(bytes.subspan(room / (kBlocks - 1) * i + room % (kBlocks - 1) * i / (kBlocks - 1),
+                              kBlockBytes));
+}
+
+}  // namespace
+
+std::string IndexedFile::sampled_hash() const {
   StreamingHash hash;
   hash.update(index_.bytes());
-  if (tokens.size() <= kBlocks * kBlockBytes) {
-    hash.update(tokens);
-    return hash.hex();
-  }
-  // The first and the last block are among them.
-  const std::size_t room = tokens.size() - kBlockBytes;
-  for (std::size_t i = 0; i < kBlocks; ++i)
-    hash.update(tokens.subspan(room / (kBlocks - 1) * i + room % (kBlocks - 1) * i / (kBlocks - 1),
-                               kBlockBytes));
+  add_sample(bin_.bytes(), hash);
+  return hash.hex();
+}
+
+std::string IndexedFile::mask_hash() const {
+  if (!mask_) return "";
+  StreamingHash hash;
+  add_sample(mask_->bytes(), hash);
   return hash.hex();
 }
 

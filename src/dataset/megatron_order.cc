@@ -167,6 +167,7 @@ void MegatronSource::visit_pieces(std::int64_t sample, Visitor&& visitor) const 
 void MegatronSource::read(std::int64_t sample, const Window& window) const {
   visit_pieces(sample, [&](std::int64_t token, std::int64_t count, std::int64_t at) {
     corpus_.file().read(token, window.tokens.subspan(at, count));
+    if (!window.counted.empty()) corpus_.file().read_mask(token, window.counted.subspan(at, count));
     if (window.document_begin.empty()) return;
     const auto piece = window.document_begin.subspan(at, count);
     std::fill(piece.begin(), piece.end(), static_cast<std::int32_t>(at));

@@ -59,6 +59,7 @@ void SyntheticSource::read(std::int64_t sample, const Window& window) const {
     }
   }
   std::fill(window.document_begin.begin(), window.document_begin.end(), 0);
+  std::fill(window.counted.begin(), window.counted.end(), std::uint8_t{1});
 }
 
 std::string SyntheticSource::describe(std::int64_t sample, std::int64_t index) const {

@@ -24,7 +24,7 @@ class SampleSource {
   [[nodiscard]] virtual std::int64_t length() const = 0;
   /// Samples before any comes again; kEndless for synthetic data. A fixed order (megatron) ends.
   [[nodiscard]] virtual std::int64_t count() const = 0;
-  /// Sample `sample` >= 0; both spans of the window hold T + 1 elements (document_begin may be
+  /// Sample `sample` >= 0; the spans of the window hold T + 1 elements (all but tokens may be
   /// empty). An id that is negative or beyond int32 comes as -1.
   virtual void read(std::int64_t sample, const Window& window) const = 0;
   /// PREFIX or "synthetic".

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/log.h"
 #include "dataset/blend.h"
 #include "dataset/megatron_order.h"
 #include "dataset/split.h"
@@ -33,13 +33,33 @@ void check_weights(const DataSource& data, std::string_view key) {
   }
 }
 
-/// A loss over other tokens than the data's maker meant is a wrong one.
-void refuse_mask(const std::string& prefix) {
-  if (!is_there(prefix + ".mask")) return;
+std::int64_t packed_length(const IndexedFile& file) {
+  return file.facts() ? file.facts()->packed : 0;
+}
+
+/// Windows of another length would cut what `tokenize --pack` put together.
+void check_packing(const IndexedFile& file, const RunConfig& config) {
+  const std::int64_t packed = packed_length(file);
+  if (packed == 0 || packed == config.data.sequence_length) return;
   throw ConfigError(
-      "{}.mask: says which tokens count, and masks are not in this version: the loss would be "
-      "another. Move the file away to count all tokens",
-      prefix);
+      "data.sequence_length: {}, and {} is packed in windows of {} (others would cut its "
+      "documents). Set it to {}, or tokenize with --pack {}",
+      config.data.sequence_length, file.prefix(), packed, packed, config.data.sequence_length);
+}
+
+/// The part of a file that data.split gives. Of a packed one whole windows, and the sequence behind
+/// them, with which their last target stands.
+SequenceRange range_of(const IndexedFile& file, const std::optional<std::string>& split,
+                       DataPart part) {
+  if (!split) return {0, file.sequences()};
+  const auto place = static_cast<std::size_t>(part);
+  const std::int64_t packed = packed_length(file);
+  if (packed == 0) return split_sequences(*split, file.sequences())[place];
+  const SequenceRange windows = split_sequences(*split, file.documents())[place];
+  const std::int64_t begin = file.sequence_of(windows.begin * packed);
+  if (windows.begin == windows.end) return {begin, begin};
+  return {begin, windows.end == file.documents() ? file.sequences()
+                                                 : file.sequence_of(windows.end * packed) + 1};
 }
 
 std::vector<Corpus> open_corpora(const RunConfig& config, const DataSource& data, DataPart part,
@@ -48,12 +68,8 @@ std::vector<Corpus> open_corpora(const RunConfig& config, const DataSource& data
   std::vector<Corpus> corpora;
   for (const auto& [weight, prefix] : data.blend) {
     auto file = std::make_shared<const IndexedFile>(prefix);
-    refuse_mask(prefix);
-    SequenceRange range{0, file->sequences()};
-    if (config.data.split) {
-      range =
-          split_sequences(*config.data.split, file->sequences())[static_cast<std::size_t>(part)];
-    }
+    check_packing(*file, config);
+    const SequenceRange range = range_of(*file, config.data.split, part);
     corpora.emplace_back(std::move(file), range);
     if (corpora.back().tokens() > 0) continue;
     throw ConfigError(
@@ -66,7 +82,18 @@ std::vector<Corpus> open_corpora(const RunConfig& config, const DataSource& data
 
 /// The part of data.train that data.split leaves for training, or all of it.
 std::vector<Corpus> open_training_corpora(const RunConfig& config) {
-  return open_corpora(config, config.data.train, DataPart::kTrain, "data.train");
+  std::vector<Corpus> corpora =
+      open_corpora(config, config.data.train, DataPart::kTrain, "data.train");
+  if (config.data.order != SampleOrderKind::kMegatron) return corpora;
+  for (const Corpus& corpus : corpora) {
+    if (packed_length(corpus.file()) == 0) continue;
+    throw ConfigError(
+        "data.order: \"megatron\" shuffles documents, and {} is packed in windows, which that "
+        "would "
+        "take apart. Choose \"shuffled\" or \"sequential\", or tokenize without --pack",
+        corpus.file().prefix());
+  }
+  return corpora;
 }
 
 Sources window_sources(const RunConfig& config, std::vector<Corpus> corpora,
@@ -85,6 +112,12 @@ void check_all(const std::vector<Corpus>& corpora, const RunConfig& config,
                const SourceRequest& request) {
   if (request.check == TokenCheck::kOnRead) return;
   for (const Corpus& corpus : corpora) {
+    if (packed_length(corpus.file()) > 0 && !config.data.document_mask) {
+      log_warning(
+          "{}: is packed, and attention sees from one document of a window into the next: set "
+          "data.document_mask to true",
+          corpus.file().prefix());
+    }
     check_tokens(corpus, {request.vocab_size, config.data.scan_bytes, request.tokenizer_hashes});
   }
 }

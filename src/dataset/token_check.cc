@@ -15,6 +15,9 @@ constexpr std::int64_t kPieceTokens = std::int64_t{1} << 22;
 
 void check_tokens(const Corpus& corpus, const TokenCheckRules& rules) {
   const IndexedFile& file = corpus.file();
+  const std::int64_t limit = rules.scan_bytes == 0 ? kScanBytes : rules.scan_bytes;
+  const std::int64_t begin = corpus.window_begin(0, 1);
+  if (corpus.tokens() <= limit) file.check_mask(begin, corpus.tokens());
   if (const auto& facts = file.facts()) {
     const std::vector<std::string>& hashes = rules.tokenizer_hashes;
     const bool known = !hashes.empty() && !facts->tokenizer_hash.empty();
@@ -27,7 +30,6 @@ void check_tokens(const Corpus& corpus, const TokenCheckRules& rules) {
     // Only the places read by this part of the data count.
   }
   const std::int64_t bytes = corpus.tokens() * file.bytes_per_token();
-  const std::int64_t limit = rules.scan_bytes == 0 ? kScanBytes : rules.scan_bytes;
   if (!file.facts() && bytes > limit) {
     log_info(
         "{}: {} of tokens from elsewhere, more than data.scan_bytes = {}: each batch is checked "
@@ -36,7 +38,6 @@ void check_tokens(const Corpus& corpus, const TokenCheckRules& rules) {
     return;
   }
   Progress progress("checking " + file.bin_path(), bytes, ProgressUnit::kBytes);
-  const std::int64_t begin = corpus.window_begin(0, 1);
   for (std::int64_t at = 0; at < corpus.tokens(); at += kPieceTokens) {
     const std::int64_t count = std::min(kPieceTokens, corpus.tokens() - at);
     if (const auto bad = file.find_outside(begin + at, count, rules.vocab_size)) {

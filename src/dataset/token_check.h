@@ -16,8 +16,8 @@ struct TokenCheckRules {
 
 /// Before step 0: no id of a corpus is outside [0, vocab_size). By PREFIX.json's largest id where
 /// it is there; else the tokens are read once, where they take at most scan_bytes; else one line
-/// says that each batch is checked as it is read. Throws DataError with file, document and
-/// position. Another tokenizer than the run's is warned of.
+/// says that each batch is checked as it is read. Likewise the bytes of PREFIX.mask. Throws
+/// DataError with file, document and position. Another tokenizer than the run's is warned of.
 void check_tokens(const Corpus& corpus, const TokenCheckRules& rules);
 
 }  // namespace trireme

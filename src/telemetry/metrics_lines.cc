@@ -100,11 +100,12 @@ Json to_json(const CheckpointLine& line) {
 }
 
 Json to_json(const SkipLine& line) {
+  const bool has_place = !line.tensor.empty();
   return Json::Object{{"kind", "skip"},
                       {"step", line.step},
                       {"reason", line.reason},
-                      {"rank", line.rank},
-                      {"tensor", line.tensor}};
+                      {"rank", has_place ? Json(line.rank) : Json()},
+                      {"tensor", has_place ? Json(line.tensor) : Json()}};
 }
 
 Json to_json(const ResumeLine& line) {

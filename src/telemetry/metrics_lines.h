@@ -79,11 +79,15 @@ struct CheckpointLine {
   std::optional<std::string> error;  ///< empty when saved
 };
 
+/// Reason of a skipped step whose global batch has no target that counts.
+inline constexpr std::string_view kNoTargets = "no_targets";
+
 struct SkipLine {
   std::int64_t step = 0;
   std::string reason;
+  // Of the first non-finite value; of kNoTargets none.
   std::int64_t rank = 0;
-  std::string tensor;  ///< of the first non-finite value
+  std::string tensor;
 };
 
 struct ResumeLine {

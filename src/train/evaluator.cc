@@ -1,6 +1,7 @@
 #include "train/evaluator.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/log.h"
 #include "base/progress.h"
@@ -27,7 +28,8 @@ EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches,
   }
   loss_sum = runtime.sum_of_losses(loss_sum);
   runtime.channels.peers->sum(std::span(&tokens, 1));
-  return {loss_sum / static_cast<double>(std::max<std::int64_t>(1, tokens)), tokens};
+  if (tokens == 0) return {std::numeric_limits<double>::quiet_NaN(), 0};  // a mean of nothing
+  return {loss_sum / static_cast<double>(tokens), tokens};
 }
 
 void rehearse_evaluation(Runtime& runtime, EvaluationBatches& batches) {

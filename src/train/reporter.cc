@@ -69,6 +69,11 @@ void Reporter::step(const StepLine& line) {
 void Reporter::skip(const SkipLine& line) {
   metrics_.append(line);
   metrics_.flush();
+  if (line.reason == kNoTargets) {
+    log_warning("step {} skipped: no token of its batch counts as a target (PREFIX.mask)",
+                line.step);
+    return;
+  }
   log_warning("step {} skipped: {} (first in {}, rank {})", line.step, line.reason, line.tensor,
               line.rank);
 }

@@ -23,8 +23,7 @@ struct StandaloneEvaluation {
 std::int64_t sequence_length_for(const StandaloneEvaluation& wanted, const ModelSource& source);
 
 /// As a run on these ranks whose validation data is the wanted one, in order and each window once.
-/// Ranks that tensor and pipeline leave over share the windows out. Collective. Throws SharedError:
-/// ConfigError also for data with a PREFIX.mask, which this version does not read.
+/// Ranks that tensor and pipeline leave over share the windows out. Collective. Throws SharedError.
 PreparedRun prepare_evaluation(const StandaloneEvaluation& wanted, const ModelSource& source,
                                const Launch& launch);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "optim/lr_schedule.h"
@@ -93,7 +94,9 @@ void StepLoop::receive_reports() {
   const std::int64_t k = next_step();
   const StepFacts& facts = now_.facts = reports_.finish();
   at(k + lookahead_).target_count = facts.target_count;
-  now_.loss = facts.loss_sum / static_cast<double>(std::max<std::int64_t>(1, at(k).target_count));
+  // Without targets there is no mean, and the step is skipped as any that is not finite.
+  now_.loss = at(k).target_count == 0 ? std::numeric_limits<double>::quiet_NaN()
+                                      : facts.loss_sum / static_cast<double>(at(k).target_count);
   nothing_clipped_ =
       now_.finite() && clip_coefficient(facts.norm, runtime_.config.optimizer.clip_grad_norm) == 1;
 }
@@ -142,6 +145,10 @@ CommittedStep StepLoop::commit() {
 SkipLine StepLoop::find_skip() {
   SkipLine skip;
   skip.step = next_step();
+  if (at(skip.step).target_count == 0) {
+    skip.reason = kNoTargets;
+    return skip;
+  }
   skip.reason = std::isfinite(now_.loss) ? "non-finite gradient" : "non-finite loss";
   const Uncommitted& step = at(skip.step);
   const std::string tensor = step_.find_non_finite(step.batch.micro_batches, step.target_count);

@@ -68,7 +68,9 @@ RunEnd Trainer::loop() {
 std::optional<RunEnd> Trainer::end_step(const CommittedStep& step) {
   progress_.step = step.step;
   progress_.consumed_samples += inputs_.prepared.run.batch.global;
-  progress_.skipped_in_a_row = step.skip ? progress_.skipped_in_a_row + 1 : 0;
+  if (!step.skip) progress_.skipped_in_a_row = 0;
+  // A batch without targets says nothing of the weights.
+  if (step.skip && step.skip->reason != kNoTargets) ++progress_.skipped_in_a_row;
   if (!std::exchange(pipeline_.first_step, false)) {
     pipeline_.span_ns += step.facts.longest_span_ns;
     pipeline_.busy_ns += step.facts.busy_ns;

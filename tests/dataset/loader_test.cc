@@ -176,6 +176,33 @@ TEST_F(LoaderTest, no_loss_where_the_input_is_the_end_token) {
   EXPECT_THROW(Loader(window_source(prefix, 4), data, {1, 1, 1, 0, 1, 4}, -1, kVocab), ConfigError);
 }
 
+TEST_F(LoaderTest, what_the_mask_leaves_out_is_no_target_on_any_context_rank) {
+  std::string mask(49, '\0');
+  for (const std::size_t counts : {1, 3, 4, 8, 9}) mask[counts] = '\1';
+  folder_.write("tokens.mask", mask);
+  const auto source = window_source(prefix_, 4);
+  RunConfig::Data data;
+  data.mask_eod_loss = true;
+  Loader loader(source, data, {1, 1, 1, 0, 1, 4}, 8, kVocab);
+  const std::vector<std::vector<std::int32_t>> targets = {
+      {1, -1, 3, 4}, {-1, -1, -1, 8}, {-1, -1, -1, -1}, {-1, -1, -1, -1}};
+  for (const auto& expected : targets) {
+    const std::int64_t ahead = loader.target_count(1);
+    const StepBatch batch = loader.next();
+    EXPECT_EQ(values(batch.micro_batches[0].targets), expected);
+    EXPECT_EQ(batch.target_count, 4 - std::count(expected.begin(), expected.end(), -1));
+    EXPECT_EQ(ahead, batch.target_count);
+  }
+  std::int64_t counted = 0;
+  for (int rank = 0; rank < 2; ++rank) {
+    Loader half(source, {}, {1, 1, 1, 0, 1, 4, {2, rank}}, -1, kVocab);
+    counted += half.next().target_count;
+  }
+  EXPECT_EQ(counted, 3);
+  EvaluationBatches evaluation(source, {}, {1, 1, 1, 0, 1, 4}, 3, -1, kVocab);
+  EXPECT_EQ(values(evaluation.read(2).targets), (std::vector<std::int32_t>{9, -1, -1, -1}));
+}
+
 TEST_F(LoaderTest, an_id_outside_the_vocabulary_names_file_document_and_position) {
   const std::string prefix =
       token_file({{1, 2}, {3, 4, 70}, {5, 6, 7, 8}}).write(folder_, "outside");

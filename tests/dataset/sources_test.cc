@@ -50,22 +50,100 @@ class SourcesTest : public ::testing::Test {
   RunConfig config_;
 };
 
-TEST_F(SourcesTest, a_mask_beside_the_tokens_is_refused_and_never_ignored) {
+TEST_F(SourcesTest, a_mask_that_does_not_fit_is_refused_wherever_its_tokens_are_read) {
   const std::string prefix = config_.data.train.blend[0].second, valid = write("valid", {20});
   config_.data.validation.emplace().sets.emplace_back().second.blend = {{1.0, valid}};
-  check_training_source(config_, 1);
-  check_validation_sources(config_);
-  write_file_atomically(prefix + ".mask", std::string(41, '\1'));
-  write_file_atomically(valid + ".mask", std::string(20, '\1'));
-  for (const auto& [file, work] : std::vector<std::pair<std::string, std::function<void()>>>{
-           {prefix, [&] { training_facts(config_); }},
-           {prefix, [&] { make_training_source(config_, request_of(1)); }},
-           {valid, [&] { check_validation_sources(config_); }},
-           {valid, [&] { make_validation_sources(config_, request_of(1)); }}}) {
-    const std::string message = message_of(work, ExitCode::kConfig);
+  const auto refused = [&](const std::string& file, const char* word, const auto& work) {
+    const std::string message = message_of(work, ExitCode::kData);
     EXPECT_TRUE(message.starts_with(file + ".mask: ")) << message;
-    EXPECT_NE(message.find("not in this version"), std::string::npos) << message;
+    EXPECT_NE(message.find(word), std::string::npos) << message;
+  };
+  write_file_atomically(prefix + ".mask", std::string(40, '\1'));
+  write_file_atomically(valid + ".mask", std::string(21, '\1'));
+  refused(prefix, "has 40 bytes", [&] { training_facts(config_); });
+  refused(prefix, "41 tokens", [&] { make_training_source(config_, request_of(1)); });
+  refused(valid, "has 21 bytes", [&] { check_validation_sources(config_); });
+  std::string bytes(41, '\1');
+  bytes[17] = '\2';
+  write_file_atomically(prefix + ".mask", bytes);
+  check_training_source(config_, 1);
+  refused(prefix, "byte 17 is 2", [&] { check_training_tokens(config_, request_of(1)); });
+  SourceRequest unread = request_of(1);
+  unread.check = TokenCheck::kOnRead;
+  const auto source = make_training_source(config_, unread);
+  std::vector<std::int32_t> tokens(5);
+  std::vector<std::uint8_t> counted(5);
+  refused(prefix, "byte 17 is 2", [&] {
+    for (std::int64_t s = 0; s < source->count(); ++s) source->read(s, {tokens, {}, counted});
+  });
+}
+
+TEST_F(SourcesTest, in_every_order_and_blend_a_token_takes_its_mask_along) {
+  // Token k of "a" is k, of "b" 100 + k; every third counts.
+  const std::string a = config_.data.train.blend[0].second;
+  std::vector<std::vector<std::int64_t>> others(3, std::vector<std::int64_t>(10));
+  for (std::int64_t k = 0; k < 30; ++k) others[k / 10][k % 10] = 100 + k;
+  const std::string b = token_file(others).write(folder_, "b");
+  std::string mask;
+  for (int k = 0; k < 41; ++k) mask += k % 3 == 0 ? '\1' : '\0';
+  write_file_atomically(a + ".mask", mask);
+  write_file_atomically(b + ".mask", mask.substr(0, 30));
+  config_.data.train.blend = {{1.0, a}, {2.0, b}};
+  for (const auto order :
+       {SampleOrderKind::kShuffled, SampleOrderKind::kSequential, SampleOrderKind::kMegatron}) {
+    config_.data.order = order;
+    SourceRequest request = request_of(12);
+    request.vocab_size = 200;
+    const auto source = make_training_source(config_, request);
+    std::vector<std::int32_t> tokens(5);
+    std::vector<std::uint8_t> counted(5);
+    for (std::int64_t s = 0; s < 12; ++s) {
+      source->read(s, {tokens, {}, counted});
+      for (std::size_t i = 0; i < 5; ++i)
+        EXPECT_EQ(counted[i], tokens[i] % 100 % 3 == 0 ? 1 : 0) << tokens[i];
+    }
   }
+}
+
+TEST_F(SourcesTest, packed_windows_are_taken_whole_or_refused) {
+  // Three windows of 4 tokens, the last one longer by the last target; documents hold two
+  // sequences.
+  TokenFile file = token_file(counting_documents({3, 1, 2, 2, 1, 4}));
+  file.bounds = {0, 2, 4, 6};
+  file.bounds_count = 4;
+  const std::string prefix = file.write(folder_, "packed");
+  write_file_atomically(
+      prefix + ".json",
+      R"({"documents": 3, "tokens": 13, "largest_id": 12, "packed": 4, "tokenizer_hash": "byte"})");
+  config_.data.train.blend = {{1.0, prefix}};
+  config_.data.order = SampleOrderKind::kSequential;
+  EXPECT_EQ(make_training_source(config_, request_of(1))->count(), 3);
+  config_.data.split = "2,1";  // the target behind the second window is there too
+  const auto first = make_training_source(config_, request_of(1));
+  const auto last = make_validation_sources(config_, request_of(1)).front().source;
+  EXPECT_EQ(first->count(), 2);
+  EXPECT_EQ(last->count(), 1);
+  EXPECT_EQ(tokens_of(*first, 1), (std::vector<std::int32_t>{4, 5, 6, 7, 8}));
+  EXPECT_EQ(tokens_of(*last, 0), (std::vector<std::int32_t>{8, 9, 10, 11, 12}));
+  config_.data.order = SampleOrderKind::kMegatron;
+  EXPECT_NE(message_of([&] { training_facts(config_); }, ExitCode::kConfig).find("data.order"),
+            std::string::npos);
+  config_.data.order = SampleOrderKind::kShuffled;
+  config_.data.sequence_length = 5;
+  EXPECT_NE(message_of([&] { training_facts(config_); }, ExitCode::kConfig)
+                .find("packed in windows of 4"),
+            std::string::npos);
+}
+
+TEST_F(SourcesTest, another_mask_is_other_data) {
+  const std::string prefix = config_.data.train.blend[0].second;
+  const Json bare = data_fingerprints(config_);
+  write_file_atomically(prefix + ".mask", std::string(41, '\1'));
+  const Json saved = data_fingerprints(config_);
+  EXPECT_TRUE(replaced_data(saved, data_fingerprints(config_)).empty());
+  write_file_atomically(prefix + ".mask", std::string(40, '\1') + std::string(1, '\0'));
+  EXPECT_EQ(replaced_data(saved, data_fingerprints(config_)).size(), 1U);
+  EXPECT_EQ(replaced_data(bare, saved).size(), 1U);
 }
 
 TEST_F(SourcesTest, other_data_under_the_same_name_are_told_from_a_checkpoints) {
