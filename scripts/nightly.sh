@@ -41,6 +41,7 @@ check "$python" $golden/make_generation_golden.py --output "$scratch/golden/gene
 check "$python" $golden/make_megatron_golden.py --output "$scratch/golden/megatron"
 check "$python" $golden/make_experts_golden.py --output "$scratch/golden/experts"
 check "$python" $golden/make_tokenizer_golden.py --output "$scratch/golden/tokenizer"
+check "$python" $golden/make_chat_golden.py --output "$scratch/golden/chat"
 check "$python" $golden/make_checkpoint_golden.py --output "$scratch/golden/checkpoint"
 check "$python" $golden/compare.py "$scratch/golden"
 

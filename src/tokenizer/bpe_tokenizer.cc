@@ -3,15 +3,54 @@
 #include <algorithm>
 #include <array>
 
+#include "base/error.h"
 #include "base/utf8.h"
 
 namespace trireme {
+
+namespace {
+
+using Places = std::vector<std::size_t>;
+
+/// Takes the places below `end` out of ascending ones; counted from `begin`.
+Places take_places(Places& places, std::size_t begin, std::size_t end) {
+  const auto last = std::lower_bound(places.begin(), places.end(), end);
+  Places taken(places.begin(), last);
+  places.erase(places.begin(), last);
+  for (std::size_t& place : taken) place -= begin;
+  return taken;
+}
+
+[[noreturn]] void refuse_place() {
+  throw DataError(
+      "the tokenizer writes the text anew, or has no token for a part of it, where the assistant's "
+      "tokens begin or end: they cannot be told from the others");
+}
+
+}  // namespace
+
+/// What encode_and_find looks for: places of the text, of a piece of it, and of a part of that, not
+/// found yet; and what it found.
+struct BpeTokenizer::Search {
+  const char* text = nullptr;
+  Places of_text, of_piece, of_part;
+  std::vector<std::size_t> tokens;
+  Normalizer::Scratch normalizer;
+  PreTokenizer::Scratch pre_tokenizer;
+
+  /// All of `places` are in `token`.
+  void find(Places& places, std::size_t token) {
+    tokens.resize(tokens.size() + places.size(), token);
+    places.clear();
+  }
+};
 
 struct BpeTokenizer::Scratch {
   Normalizer::Scratch normalizer;
   PreTokenizer::Scratch pre_tokenizer;
   BpeModel::Scratch model;
   std::vector<AddedTokenFinder::Piece> raw_pieces, normalized_pieces;
+  Search* search = nullptr;  // of this call; usually none
 };
 
 /// Lends one working space for one call, so that encode() is thread-safe and keeps warm caches.
@@ -28,6 +67,7 @@ class BpeTokenizer::Lease {
     if (!scratch_) scratch_ = std::make_unique<Scratch>();
   }
   ~Lease() {
+    scratch_->search = nullptr;
     const std::lock_guard lock(owner_.mutex_);
     owner_.idle_.push_back(std::move(scratch_));
   }
@@ -151,32 +191,109 @@ void BpeTokenizer::encode_valid(std::string_view text, Before before, Scratch& s
                                 std::vector<std::int32_t>& ids) const {
   scratch.raw_pieces.clear();
   raw_finder_.split(text, scratch.raw_pieces);
+  Search* const search = scratch.search;
   for (const AddedTokenFinder::Piece& piece : scratch.raw_pieces) {
+    if (search != nullptr) {
+      const auto begin = static_cast<std::size_t>(piece.text.data() - search->text);
+      search->of_piece = take_places(search->of_text, begin, begin + piece.text.size());
+    }
     if (piece.id >= 0) {
+      if (search != nullptr) search->find(search->of_piece, ids.size());
       ids.push_back(piece.id);
       before = Before::kToken;
       continue;
     }
     const std::string_view normal = normalizer_.apply(piece.text, before, scratch.normalizer);
+    if (search != nullptr) move_to_normal(piece.text, normal, before, scratch);
     scratch.normalized_pieces.clear();
     normalized_finder_.split(normal, scratch.normalized_pieces);
     for (const AddedTokenFinder::Piece& part : scratch.normalized_pieces) {
+      if (search != nullptr) {
+        const auto begin = static_cast<std::size_t>(part.text.data() - normal.data());
+        search->of_part = take_places(search->of_piece, begin, begin + part.text.size());
+      }
       if (part.id >= 0) {
+        if (search != nullptr) search->find(search->of_part, ids.size());
         ids.push_back(part.id);
       } else {
         encode_between_tokens(part.text, before, scratch, ids);
       }
       before = Before::kToken;
     }
+    if (search != nullptr) search->find(search->of_piece, ids.size());
   }
 }
 
 void BpeTokenizer::encode_between_tokens(std::string_view text, Before before, Scratch& scratch,
                                          std::vector<std::int32_t>& ids) const {
   const std::string_view cut = pre_tokenizer_.split(text, before, scratch.pre_tokenizer);
+  if (scratch.search != nullptr) move_to_cut(text, cut, before, scratch);
   for (const PreTokenizer::Range& range : scratch.pre_tokenizer.ranges) {
+    const std::size_t first = ids.size();
     model_.encode(cut.substr(range.begin, range.end - range.begin), scratch.model, ids);
+    if (scratch.search != nullptr) find_in(range, ids, first, scratch);
   }
+  if (scratch.search != nullptr) scratch.search->find(scratch.search->of_part, ids.size());
+}
+
+std::vector<std::size_t> BpeTokenizer::encode_and_find(std::string_view text,
+                                                       std::span<const std::size_t> places,
+                                                       std::vector<std::int32_t>& ids) const {
+  const Lease lease(*this);
+  Search search;
+  search.text = text.data();
+  search.of_text.assign(places.begin(), places.end());
+  (*lease).search = &search;
+  expect(utf8_valid_prefix(text) == text.size(), "places are looked for in UTF-8");
+  encode_valid(text, Before::kNothing, *lease, ids);
+  expect(search.tokens.size() == places.size(), "{} of {} places found", search.tokens.size(),
+         places.size());
+  return std::move(search.tokens);
+}
+
+void BpeTokenizer::move_to_normal(std::string_view piece, std::string_view normal, Before before,
+                                  Scratch& scratch) const {
+  for (std::size_t& place : scratch.search->of_piece) {
+    const std::string_view prefix =
+        normalizer_.apply(piece.substr(0, place), before, scratch.search->normalizer);
+    if (!normal.starts_with(prefix)) refuse_place();
+    place = prefix.size();
+  }
+}
+
+void BpeTokenizer::move_to_cut(std::string_view text, std::string_view cut, Before before,
+                               Scratch& scratch) const {
+  if (cut.data() == text.data()) return;
+  for (std::size_t& place : scratch.search->of_part) {
+    const std::string_view prefix =
+        pre_tokenizer_.split(text.substr(0, place), before, scratch.search->pre_tokenizer);
+    if (!cut.starts_with(prefix)) refuse_place();
+    place = prefix.size();
+  }
+}
+
+/// `ids` from `first` on are the range's.
+void BpeTokenizer::find_in(PreTokenizer::Range range, std::span<const std::int32_t> ids,
+                           std::size_t first, Scratch& scratch) const {
+  Search& search = *scratch.search;
+  if (search.of_part.empty() || search.of_part.front() >= range.end) return;
+  std::size_t token = first, end = range.begin;  // of the tokens before `token`
+  for (const std::size_t place : take_places(search.of_part, 0, range.end)) {
+    while (token < ids.size() && end + bytes_of(ids[token]) <= place) end += bytes_of(ids[token++]);
+    search.tokens.push_back(token);
+  }
+  for (; token < ids.size(); ++token) end += bytes_of(ids[token]);
+  // A text that has no tokens of its own became another: nobody can say which token is which byte.
+  if (end != range.end) refuse_place();
+}
+
+/// In the text that merges see.
+std::size_t BpeTokenizer::bytes_of(std::int32_t id) const {
+  const auto index = static_cast<std::size_t>(id);
+  if (symbols_ == BpeSymbols::kBytes) return texts_[index].size();
+  const std::string& token = tokens_[index];
+  const bool is_byte = token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
+  return is_byte ? 1 : token.size();
 }
 
 std::string BpeTokenizer::decode(std::span<const std::int32_t> ids, SpecialTokens special) const {

@@ -40,6 +40,9 @@ class BpeTokenizer final : public Tokenizer {
   using Tokenizer::decode;
   using Tokenizer::encode;
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const override;
+  [[nodiscard]] std::vector<std::size_t> encode_and_find(
+      std::string_view text, std::span<const std::size_t> places,
+      std::vector<std::int32_t>& ids) const override;
   [[nodiscard]] std::string decode(std::span<const std::int32_t> ids,
                                    SpecialTokens special) const override;
   [[nodiscard]] std::string_view token_text(std::int32_t id) const override;
@@ -54,11 +57,20 @@ class BpeTokenizer final : public Tokenizer {
 
  private:
   struct Scratch;
+  struct Search;
   class Lease;
   void encode_valid(std::string_view text, Before before, Scratch& scratch,
                     std::vector<std::int32_t>& ids) const;
   void encode_between_tokens(std::string_view text, Before before, Scratch& scratch,
                              std::vector<std::int32_t>& ids) const;
+  // encode_and_find: places move from the text to what becomes of it, then to the tokens.
+  void move_to_normal(std::string_view piece, std::string_view normal, Before before,
+                      Scratch& scratch) const;
+  void move_to_cut(std::string_view text, std::string_view cut, Before before,
+                   Scratch& scratch) const;
+  void find_in(PreTokenizer::Range range, std::span<const std::int32_t> ids, std::size_t first,
+               Scratch& scratch) const;
+  [[nodiscard]] std::size_t bytes_of(std::int32_t id) const;
   [[nodiscard]] bool blanks_divide(const std::vector<AddedToken>& added) const;
 
   std::string path_, hash_, file_hash_;

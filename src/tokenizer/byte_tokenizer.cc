@@ -21,6 +21,15 @@ void ByteTokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids
     ids[before + i] = static_cast<unsigned char>(text[i]);
 }
 
+std::vector<std::size_t> ByteTokenizer::encode_and_find(std::string_view text,
+                                                        std::span<const std::size_t> places,
+                                                        std::vector<std::int32_t>& ids) const {
+  std::vector<std::size_t> tokens(places.begin(), places.end());
+  for (std::size_t& token : tokens) token += ids.size();
+  encode(text, ids);
+  return tokens;
+}
+
 std::string_view ByteTokenizer::token_text(std::int32_t id) const {
   if (id == kEndToken) return kEndName;
   if (id < 0 || id > kEndToken) return {};

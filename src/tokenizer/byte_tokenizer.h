@@ -11,6 +11,9 @@ class ByteTokenizer final : public Tokenizer {
 
   using Tokenizer::encode;
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const override;
+  [[nodiscard]] std::vector<std::size_t> encode_and_find(
+      std::string_view text, std::span<const std::size_t> places,
+      std::vector<std::int32_t>& ids) const override;
   [[nodiscard]] std::string_view token_text(std::int32_t id) const override;
   [[nodiscard]] bool is_special(std::int32_t id) const override { return id == kEndToken; }
   [[nodiscard]] std::optional<std::int32_t> token_id(std::string_view name) const override;

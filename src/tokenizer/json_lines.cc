@@ -24,41 +24,49 @@ Json parse_line(std::string_view line, const std::string& place) {
   }
 }
 
-std::string text_of_line(std::string_view line, const std::string& key, const std::string& place) {
-  const Json object = parse_line(line, place);
-  const Json* text = object.find(key);
-  if (!object.is_object())
-    throw DataError("{}: {} stands where an object is needed", place, object.kind_name());
-  if (text == nullptr) {
-    std::string others;
-    for (const auto& [name, value] : object.as_object()) {
-      others += fmt::format("{}\"{}\"", others.empty() ? "" : ", ", name);
-      if (others.size() > 200) break;
-    }
-    throw DataError("{}: has no member \"{}\" (it has {}). --jsonl names the one with the text",
-                    place, key, others.empty() ? "none" : others);
-  }
-  if (!text->is_string())
-    throw DataError("{}: \"{}\" is {}, not a string", place, key, text->kind_name());
-  return text->as_string();
-}
-
 bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r\n") == std::string_view::npos;
 }
 
 }  // namespace
 
-void for_each_text(const CorpusBlock& block, const std::string& key,
-                   const std::function<void(std::string_view text)>& visit) {
+void for_each_object(
+    const CorpusBlock& block,
+    const std::function<void(const Json& object, const std::string& place)>& visit) {
   std::string_view rest = block.text;
   for (std::int64_t line = block.first_line; !rest.empty(); ++line) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());
     const std::string_view content = rest.substr(0, end);
     rest.remove_prefix(std::min(end + 1, rest.size()));
     if (is_blank(content)) continue;
-    visit(text_of_line(content, key, fmt::format("{}: line {}", block.source, line)));
+    const std::string place = fmt::format("{}: line {}", block.source, line);
+    const Json object = parse_line(content, place);
+    if (!object.is_object())
+      throw DataError("{}: {} stands where an object is needed", place, object.kind_name());
+    visit(object, place);
   }
+}
+
+const Json& member_of_line(const Json& object, const std::string& key, std::string_view option,
+                           const std::string& place) {
+  if (const Json* member = object.find(key)) return *member;
+  std::string others;
+  for (const auto& [name, value] : object.as_object()) {
+    others += fmt::format("{}\"{}\"", others.empty() ? "" : ", ", name);
+    if (others.size() > 200) break;
+  }
+  throw DataError("{}: has no member \"{}\" (it has {}). {} names the one with the text", place,
+                  key, others.empty() ? "none" : others, option);
+}
+
+void for_each_text(const CorpusBlock& block, const std::string& key,
+                   const std::function<void(std::string_view text)>& visit) {
+  for_each_object(block, [&](const Json& object, const std::string& place) {
+    const Json& text = member_of_line(object, key, "--jsonl", place);
+    if (!text.is_string())
+      throw DataError("{}: \"{}\" is {}, not a string", place, key, text.kind_name());
+    visit(text.as_string());
+  });
 }
 
 std::optional<std::string> likely_text_key(std::string_view text) {

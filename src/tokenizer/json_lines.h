@@ -7,9 +7,21 @@
 #include <string>
 #include <string_view>
 
+#include "base/json.h"
 #include "tokenizer/corpus_reader.h"
 
 namespace trireme {
+
+/// Each line of a block as an object, and "FILE: line N"; blank lines are passed over. Throws
+/// DataError naming file and line: no JSON, no object.
+void for_each_object(
+    const CorpusBlock& block,
+    const std::function<void(const Json& object, const std::string& place)>& visit);
+
+/// The member `key` of a line's object. Throws DataError naming other members, and the option that
+/// names the right one, where it has none.
+const Json& member_of_line(const Json& object, const std::string& key, std::string_view option,
+                           const std::string& place);
 
 /// The text under `key` of each line of a block; blank lines are passed over. Throws DataError
 /// naming file and line: no JSON, no object, no such member (naming others), no string.

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "base/stop_flag.h"
+#include "tokenizer/conversations.h"
 #include "tokenizer/corpus_reader.h"
 #include "tokenizer/json_lines.h"
 
@@ -19,14 +20,36 @@ namespace {
 struct Task {
   CorpusBlock block;
   std::vector<std::int32_t> ids;
-  std::vector<std::size_t> ends;  // of documents in `ids`
+  std::vector<std::uint8_t> counted;  // of conversations
+  std::vector<std::size_t> ends;      // of documents in `ids`
   std::exception_ptr error;
   bool done = false;
 };
 
-void encode(const Tokenizer& tokenizer, const std::optional<std::string>& json_key, Task& task) {
-  if (json_key) {
-    for_each_text(task.block, *json_key, [&](std::string_view text) {
+void encode_conversations(const Tokenizer& tokenizer, const TokenizeOptions& options, Task& task) {
+  for_each_object(task.block, [&](const Json& object, const std::string& place) {
+    const std::string& key = *options.json_key;
+    const Json* tools = object.find("tools");
+    const bool has_tools =
+        tools != nullptr && !tools->is_null() && *tools != Json::array() && *tools != Json("");
+    if (has_tools) throw DataError("{}: tools: calls of tools are not in this version", place);
+    const std::vector<ChatMessage> messages =
+        read_messages(member_of_line(object, key, "--messages", place), *options.chat,
+                      fmt::format("{}: {}", place, key));
+    const ChatText text = options.chat->render(messages, ChatPurpose::kTraining);
+    try {
+      encode_conversation(text, tokenizer, task.ids, task.counted);
+    } catch (const DataError& fault) {
+      throw DataError("{}: {}", place, fault.what());
+    }
+    task.ends.push_back(task.ids.size());
+  });
+}
+
+void encode(const Tokenizer& tokenizer, const TokenizeOptions& options, Task& task) {
+  if (options.chat) return encode_conversations(tokenizer, options, task);
+  if (options.json_key) {
+    for_each_text(task.block, *options.json_key, [&](std::string_view text) {
       tokenizer.encode(text, task.ids);
       task.ends.push_back(task.ids.size());
     });
@@ -39,12 +62,12 @@ void encode(const Tokenizer& tokenizer, const std::optional<std::string>& json_k
 /// Threads that encode blocks; the owner hands them out and takes them back in the same order.
 class Workers {
  public:
-  Workers(const Tokenizer& tokenizer, const std::optional<std::string>& json_key, int count) {
-    for (int i = 0; i < count; ++i) {
-      threads_.emplace_back([this, &tokenizer, &json_key] {
+  Workers(const Tokenizer& tokenizer, const TokenizeOptions& options) {
+    for (int i = 0; i < options.workers; ++i) {
+      threads_.emplace_back([this, &tokenizer, &options] {
         while (const std::shared_ptr<Task> task = take()) {
           try {
-            encode(tokenizer, json_key, *task);
+            encode(tokenizer, options, *task);
           } catch (...) {
             task->error = std::current_exception();
           }
@@ -105,9 +128,11 @@ class Workers {
 
 void write(const Task& task, std::optional<std::int32_t> end_token, IndexedWriter& writer) {
   const std::span<const std::int32_t> ids = task.ids;
+  const std::span<const std::uint8_t> counted = task.counted;
   std::size_t begin = 0;
   for (const std::size_t end : task.ends) {
-    writer.append(ids.subspan(begin, end - begin));
+    writer.append(ids.subspan(begin, end - begin),
+                  counted.empty() ? counted : counted.subspan(begin, end - begin));
     if (end_token && writer.open_document_tokens() > 0) writer.append({&*end_token, 1});
     writer.end_document();
     begin = end;
@@ -125,7 +150,7 @@ void tokenize_corpus(const Tokenizer& tokenizer, const TokenizeOptions& options,
                         return tokenizer.split_position(text, from);
                       });
   Progress progress("tokenize", reader.total_bytes(), ProgressUnit::kBytes, options.progress);
-  Workers workers(tokenizer, options.json_key, options.workers);
+  Workers workers(tokenizer, options);
   const auto in_flight_max = static_cast<std::size_t>(2 * options.workers + 1);
   const auto write_oldest = [&] {
     give_up_if_stopped("train tokenize");

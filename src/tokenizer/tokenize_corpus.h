@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/progress.h"
+#include "tokenizer/chat_template.h"
 #include "tokenizer/indexed_writer.h"
 #include "tokenizer/tokenizer.h"
 
@@ -16,12 +17,15 @@ struct TokenizeOptions {
   std::vector<std::string> inputs;  ///< paths; "-" is standard input
   /// One document per line of JSON, under this key; else one per file. Blank lines are passed over.
   std::optional<std::string> json_key;
+  /// With it the member is a conversation, which the template writes: see read_messages().
+  std::optional<ChatTemplate> chat;
   std::optional<std::int32_t> end_token;  ///< closes each document
   int workers = 1;
   Show progress = Show::kAuto;
 };
 
-/// Appends the documents in order of the inputs. Those without text count as empty. DataError for
+/// Appends the documents in order of the inputs, conversations with what counts as a target (the
+/// writer then has a mask). Those without text count as empty. DataError for
 /// an unreadable file, a faulty line (both named), or where no document has text.
 void tokenize_corpus(const Tokenizer& tokenizer, const TokenizeOptions& options,
                      IndexedWriter& writer);

@@ -28,6 +28,12 @@ class Tokenizer {
   /// Hugging Face `tokenizers` with add_special_tokens=False: none is added at the begin or end.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) const = 0;
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text) const;
+  /// As encode(), and for each of the ascending byte positions `places`, all inside of the text,
+  /// the index in `ids` of the token that holds that byte. A place must not be inside of a
+  /// character that a normalizer composes. Throws DataError for text without tokens of its own.
+  [[nodiscard]] virtual std::vector<std::size_t> encode_and_find(
+      std::string_view text, std::span<const std::size_t> places,
+      std::vector<std::int32_t>& ids) const = 0;
 
   /// Bytes, perhaps not UTF-8. Ids without text (a padded vocabulary has them) give nothing.
   [[nodiscard]] virtual std::string decode(std::span<const std::int32_t> ids,

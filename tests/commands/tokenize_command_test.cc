@@ -218,13 +218,73 @@ TEST_F(TokenizeCommand, a_tokenizer_is_trained_on_json_lines_as_on_their_texts) 
             std::string::npos);
 }
 
-TEST_F(TokenizeCommand, chat_data_are_not_in_this_version) {
-  for (const char* flag : {"--messages", "--chat-template"}) {
-    EXPECT_NE(fault_of(tokenize_command,
-                       {"--tokenizer", "byte", "--output", path("out"), flag, "x", text_})
-                  .find("not in this version"),
-              std::string::npos);
-  }
+TEST_F(TokenizeCommand, conversations_get_a_mask_and_no_end_token) {
+  folder_.write(
+      "chat",
+      R"({"m": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]})"
+      "\n");
+  const std::string told =
+      warnings_of(tokenize_command, {"--tokenizer", "byte", "--output", path("out"), "--messages",
+                                     "m", "--chat-template", "chatml", path("chat")});
+  EXPECT_NE(told.find("has no token <|im_end|>"), std::string::npos) << told;
+  const std::string text = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHo<|im_end|>\n";
+  const std::string mask = read_file(path("out.mask"));
+  ASSERT_EQ(mask.size(), text.size());
+  for (std::size_t i = 0; i < mask.size(); ++i)
+    EXPECT_EQ(mask[i], i >= text.rfind("Ho") ? '\1' : '\0') << i;
+  EXPECT_EQ(summary("out").find("tokens")->as_integer(), std::ssize(text));
+  EXPECT_EQ(summary("out").find("targets")->as_integer(), 13);
+  EXPECT_EQ(summary("out").find("chat_template")->as_string(), "chatml");
+  EXPECT_TRUE(summary("out").find("end_token")->is_null());
+  EXPECT_EQ(summary("out").find("packed"), nullptr);
+  // Text onto the same name leaves no mask of conversations behind.
+  EXPECT_EQ(tokenize({"--tokenizer", "byte", "--output", path("out"), "--overwrite", text_}), 0);
+  EXPECT_FALSE(std::filesystem::exists(path("out.mask")));
+}
+
+TEST_F(TokenizeCommand, documents_are_packed_into_windows) {
+  folder_.write("lines", "{\"t\": \"abcdefg\"}\n{\"t\": \"hij\"}\n{\"t\": \"kl\"}\n");
+  const auto pack = [&](Words more) {
+    Words words = {"--tokenizer", "byte", "--output", path("out"), "--overwrite",
+                   "--jsonl",     "t",    "--pack",   "8",         path("lines")};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  EXPECT_EQ(tokenize(pack({})), 0);
+  EXPECT_EQ(summary("out").find("packed")->as_integer(), 8);
+  EXPECT_EQ(summary("out").find("documents")->as_integer(), 2);
+  EXPECT_EQ(summary("out").find("tokens")->as_integer(), 17);
+  EXPECT_EQ(read_file(path("out.mask")), std::string("\0\1\1\1\1\1\1\1\0\1\1\1\0\1\1\0\0", 17));
+  EXPECT_EQ(tokenize(pack({"--eod", "10"})), 0);
+  EXPECT_NE(warnings_of(tokenize_command,
+                        {"--tokenizer", "byte", "--output", path("out"), "--overwrite", "--jsonl",
+                         "t", "--pack", "4", "--overflow", "split", path("lines")})
+                .find("1 document longer than 4 tokens split"),
+            std::string::npos);
+  EXPECT_NE(fault_of(tokenize_command,
+                     {"--tokenizer", "byte", "--output", path("out"), "--overwrite", "--jsonl", "t",
+                      "--pack", "4", "--overflow", "refuse", path("lines")})
+                .find("document 0 has 8 tokens, more than --pack 4"),
+            std::string::npos);
+}
+
+TEST_F(TokenizeCommand, options_of_conversations_that_do_not_go_together_are_refused) {
+  const auto fault = [&](Words more) {
+    Words words = {"--tokenizer", "byte", "--output", path("out"), text_};
+    words.insert(words.end(), more.begin(), more.end());
+    return fault_of(tokenize_command, words);
+  };
+  EXPECT_NE(fault({"--messages", "m"}).find("has no chat template beside it"), std::string::npos);
+  EXPECT_NE(fault({"--messages", "m", "--chat-template", "zephyr"}).find("legal: chatml"),
+            std::string::npos);
+  for (const Words& words : std::vector<Words>{{"--messages", "m", "--jsonl", "m"},
+                                               {"--chat-template", "chatml"},
+                                               {"--messages", "m", "--eod", "3"},
+                                               {"--overflow", "split"},
+                                               {"--pack", "1"},
+                                               {"--pack", "8", "--overflow", "never"}})
+    EXPECT_NE(fault(words), "done") << testing::PrintToString(words);
+  EXPECT_FALSE(std::filesystem::exists(path("out.bin")));
 }
 
 TEST_F(TokenizeCommand, faults_of_usage_are_config_errors) {

@@ -60,4 +60,5 @@ def main():
     (output / "trained.tokenizer.json").write_text(trained.to_str(pretty=False) + "\n", encoding="utf-8")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -57,6 +57,85 @@ TEST(IndexedWriter, writes_the_format_byte_for_byte) {
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"x.bin", "x.idx", "x.json"}));
 }
 
+using Bytes = std::vector<std::uint8_t>;
+void add(IndexedWriter& writer, const Ids& ids, const Bytes& counted) {
+  writer.append(ids, counted);
+  writer.end_document();
+}
+
+TEST(IndexedWriter, a_mask_has_a_byte_for_each_token) {
+  const TemporaryDirectory folder;
+  IndexedWriter writer(folder / "x", 300, TargetMask::kWritten);
+  add(writer, {1, 2, 3}, {0, 1, 1});
+  add(writer, {4});
+  add(writer, {5, 6}, {0, 0});
+  EXPECT_THROW(writer.append(Ids{1, 2}, Bytes{1}), InternalError);
+  writer.finish(Json::object());
+  EXPECT_EQ(read_file(folder / "x.mask"), std::string("\0\1\1\1\0\0", 6));
+  EXPECT_EQ(writer.totals().counted, 3);
+  EXPECT_EQ(writer.totals().without_targets, 1);
+  EXPECT_EQ(parse_json(read_file(folder / "x.json"), "x").find("targets")->as_integer(), 3);
+  EXPECT_EQ(names_in(folder.path()),
+            (std::vector<std::string>{"x.bin", "x.idx", "x.json", "x.mask"}));
+  // A mask of other tokens would be taken for that of the new ones.
+  IndexedWriter again(folder / "x", 300);
+  add(again, {1, 2, 3, 4, 5, 6});
+  again.finish(Json::object());
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"x.bin", "x.idx", "x.json"}));
+}
+
+std::string narrow(const Ids& ids) {
+  std::string bytes;
+  for (const std::int32_t id : ids) bytes += {static_cast<char>(id), '\0'};
+  return bytes;
+}
+
+TEST(IndexedWriter, packed_windows_hold_whole_documents_and_padding) {
+  const TemporaryDirectory folder;
+  const auto packed = [&](Overflow overflow) {
+    IndexedWriter writer(folder / "x", 300, TargetMask::kWritten);
+    add(writer, {1, 2}, {1, 1});
+    add(writer, {3, 4, 5, 6, 7, 8}, {0, 1, 1, 1, 1, 1});
+    add(writer, {});
+    add(writer, {9, 10, 11}, {0, 0, 1});
+    writer.pack({4, overflow, 99});
+    writer.finish(Json::object());
+    return writer.totals();
+  };
+  const IndexedTotals cut = packed(Overflow::kTruncate);
+  EXPECT_EQ(read_file(folder / "x.bin"), narrow({3, 4, 5, 6, 9, 10, 11, 99, 1, 2, 99, 99, 99}));
+  EXPECT_EQ(read_file(folder / "x.mask"), std::string("\0\1\1\1\0\0\1\0\0\1\0\0\0", 13));
+  // Five sequences in three documents: 4 | 3, 1 | 2, 3.
+  const std::string index = read_file(folder / "x.idx");
+  EXPECT_EQ(index.substr(18, 16), std::string("\5\0\0\0\0\0\0\0\4\0\0\0\0\0\0\0", 16));
+  EXPECT_EQ(index.substr(34, 20), std::string("\4\0\0\0\3\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0", 20));
+  EXPECT_EQ(index.substr(index.size() - 32),
+            std::string("\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0\5\0\0\0\0\0\0\0", 32));
+  EXPECT_EQ(cut.documents, 3);
+  EXPECT_EQ(cut.packed_documents, 3);
+  EXPECT_EQ(cut.tokens, 13);
+  EXPECT_EQ(cut.too_long, 1);
+  EXPECT_EQ(cut.dropped, 2);
+  EXPECT_EQ(cut.counted, 5);
+  EXPECT_EQ(cut.largest_id, 99);
+
+  const IndexedTotals split = packed(Overflow::kSplit);
+  // The rest is a document of its own, whose first token nobody predicts.
+  EXPECT_EQ(read_file(folder / "x.bin"), narrow({3, 4, 5, 6, 9, 10, 11, 99, 1, 2, 7, 8, 99}));
+  EXPECT_EQ(read_file(folder / "x.mask"), std::string("\0\1\1\1\0\0\1\0\0\1\0\1\0", 13));
+  EXPECT_EQ(split.dropped, 0);
+  EXPECT_EQ(split.packed_documents, 4);
+
+  try {
+    packed(Overflow::kRefuse);
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("document 1 has 6 tokens, more than --pack 4"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(IndexedWriter, large_vocabularies_take_four_bytes) {
   const TemporaryDirectory folder;
   IndexedWriter writer(folder / "x", 65500);

@@ -133,6 +133,58 @@ TEST_F(TokenizeCorpus, a_faulty_line_is_named) {
   EXPECT_NE(with("{\"text\": \"a\"} {}").find("column"), std::string::npos);
 }
 
+TEST_F(TokenizeCorpus, conversations_are_counted_as_the_assistants_on_any_number_of_workers) {
+  const auto tokenizer = load_tokenizer(TRIREME_GOLDEN "/tokenizer/qwen.tokenizer.json");
+  std::string lines;
+  for (int i = 0; lines.size() < std::size_t{5} << 18; ++i) {
+    lines += fmt::format(R"({{"m": [{{"role": "user", "content": "line {} {}"}},)", i,
+                         std::string(static_cast<std::size_t>(i % 91), 'q'));
+    lines += R"({"role": "assistant", "content": "yes"}]})"
+             "\n";
+  }
+  TokenizeOptions work = options({folder_.write("lines", lines).string()});
+  work.json_key = "m";
+  work.chat.emplace("chatml", "", "");
+  std::string bin, mask;
+  for (const int workers : {1, 3}) {
+    work.workers = workers;
+    const std::string prefix = (folder_ / fmt::format("chat{}", workers)).string();
+    IndexedWriter writer(prefix, tokenizer->vocab_size(), TargetMask::kWritten);
+    tokenize_corpus(*tokenizer, work, writer);
+    writer.finish(Json::object());
+    // "yes", the end of the turn, a line feed.
+    const std::int64_t answer = std::ssize(tokenizer->encode("yes<|im_end|>\n"));
+    EXPECT_EQ(writer.totals().counted, writer.totals().documents * answer);
+    EXPECT_EQ(writer.totals().without_targets, 0);
+    if (workers == 1) {
+      bin = read_file(prefix + ".bin");
+      mask = read_file(prefix + ".mask");
+    }
+    EXPECT_TRUE(read_file(prefix + ".bin") == bin && read_file(prefix + ".mask") == mask);
+  }
+}
+
+TEST_F(TokenizeCorpus, a_faulty_conversation_is_named_by_line_and_message) {
+  const auto with = [&](const std::string& last) {
+    TokenizeOptions work =
+        options({folder_
+                     .write("x.jsonl", R"({"m": [{"role": "user", "content": "a"}]})"
+                                       "\n\n" +
+                                           last)
+                     .string()});
+    work.json_key = "m";
+    work.chat.emplace("chatml", "", "");
+    return fault(work);
+  };
+  const std::string place = (folder_ / "x.jsonl").string() + ": line 3: ";
+  EXPECT_TRUE(with(R"({"m": [{"role": "user"}]})").starts_with(place + "m[0]: has no \"content\""))
+      << with(R"({"m": [{"role": "user"}]})");
+  EXPECT_TRUE(with(R"({"messages": []})").starts_with(place + "has no member \"m\""));
+  EXPECT_NE(with(R"({"messages": []})").find("--messages names"), std::string::npos);
+  EXPECT_TRUE(with(R"({"m": [], "tools": [{"name": "f"}]})").starts_with(place + "tools: "));
+  EXPECT_TRUE(with("[1]").starts_with(place + "an array stands"));
+}
+
 TEST_F(TokenizeCorpus, lines_are_counted_over_blocks) {
   std::string lines;
   for (int i = 0; i < 40000; ++i)
