@@ -82,7 +82,8 @@ void Answers::print(std::size_t index) const {
     return print_line(line.dump());
   }
   if (tokenizer_ == nullptr) return print_line(fmt::format("{}", fmt::join(ids, ",")));
-  print_line(answers_.size() == 1 ? pending_ : prompt.text + text_of(answer));
+  if (answers_.size() == 1) return print_line(pending_);
+  print_line((form_ == AnswerForm::kReply ? "" : prompt.text) + text_of(answer));
 }
 
 void Answers::stream(std::string_view bytes) {

@@ -14,6 +14,7 @@ namespace trireme {
 
 enum class AnswerForm : std::uint8_t {
   kPlain,  ///< prompt and continuation; ids joined by commas where the prompt was ids
+  kReply,  ///< the continuation alone, of a chat
   kJson,   ///< a line {prompt, text, token_ids, new_tokens} each
 };
 

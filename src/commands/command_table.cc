@@ -56,7 +56,9 @@ std::span<const CommandEntry> command_table() {
        tokenize_command,
        {"train tokenize --tokenizer tokenizer.json --output data/train corpus.txt",
         "zcat corpus.jsonl.gz | train tokenize --tokenizer byte --output data/train --jsonl text "
-        "-"}},
+        "-",
+        "train tokenize --tokenizer Qwen3-0.6B --messages messages --pack 4096 --output data/chat "
+        "chat.jsonl"}},
       {"data",
        "show the samples that a run will see",
        data_command,
@@ -71,7 +73,8 @@ std::span<const CommandEntry> command_table() {
        "continue a prompt",
        generate_command,
        {"train generate --checkpoint run --prompt 'Once upon a time' --temperature 0.8 --top-k "
-        "50"},
+        "50",
+        "train generate --checkpoint run --chat --prompt 'Why is the sky blue?'"},
        true},
       {"export",
        "write a checkpoint as a Hugging Face directory",

@@ -22,6 +22,7 @@
 #include "model/model_limits.h"
 #include "plan/generation_mesh.h"
 #include "store/host_state.h"
+#include "tokenizer/chat_template_choice.h"
 #include "train/device_choice.h"
 #include "train/generation_runtime.h"
 #include "train/memory_check.h"
@@ -32,11 +33,11 @@ namespace trireme {
 namespace {
 
 struct Options {
-  std::string checkpoint, precision;
+  std::string checkpoint, precision, chat_template;
   PromptOptions prompts;
   std::int64_t max_new_tokens = 128, samples = 1;
   SamplingOptions sampling;
-  bool json = false;
+  bool json = false, chat = false;
   std::optional<std::int64_t> tensor, pipeline;
   double hang_timeout_seconds = 0;
 };
@@ -94,6 +95,7 @@ struct Task {
   std::unique_ptr<Tokenizer> tokenizer;  ///< of texts
   std::vector<Prompt> prompts;
   std::vector<SequenceRequest> requests;  ///< of each prompt its samples
+  std::vector<std::int64_t> end_tokens;   ///< any of them ends a sequence
   GenerationMesh shared;
 };
 
@@ -127,6 +129,20 @@ std::vector<Prompt> share_prompts(const PromptOptions& options, Communicator& jo
   return prompts;
 }
 
+/// A turn of the template's ends a sequence too.
+ChatTemplate prepare_chat(Task& task, const Options& options) {
+  ChatTemplate chat = choose_chat_template(*task.tokenizer, options.chat_template);
+  const auto end = task.tokenizer->token_id(chat.end_of_turn());
+  if (!end) {
+    throw ConfigError(
+        "--chat: {} has no token {}, which ends a turn of {}: no answer would end. Take the "
+        "template that the model was trained with: --chat-template NAME",
+        task.tokenizer->source(), chat.end_of_turn(), chat.name());
+  }
+  task.end_tokens.push_back(*end);
+  return chat;
+}
+
 void prepare(Task& task, const ModelSource& source, const Options& options,
              GenerationRequest request) {
   require_built(source.model());
@@ -137,7 +153,11 @@ void prepare(Task& task, const ModelSource& source, const Options& options,
     }
     task.tokenizer = load_tokenizer(source.tokenizer());
   }
-  tokenize_prompts(task.prompts, task.tokenizer.get(), source.model(), options.max_new_tokens);
+  task.end_tokens = source.end_tokens();
+  std::optional<ChatTemplate> chat;
+  if (options.chat) chat = prepare_chat(task, options);
+  tokenize_prompts(task.prompts, {task.tokenizer.get(), chat ? &*chat : nullptr}, source.model(),
+                   options.max_new_tokens);
   for (const Prompt& prompt : task.prompts) {
     for (std::int64_t sample = 0; sample < options.samples; ++sample)
       task.requests.push_back({prompt.tokens, options.max_new_tokens, sample});
@@ -230,9 +250,11 @@ void generate_with(const Work& work, Communicator& group, Decoder& decoder) {
   const Task& task = work.task;
   std::optional<Answers> answers;
   if (job.rank() == 0) {
-    answers.emplace(task.prompts, work.options.samples,
-                    work.options.json ? AnswerForm::kJson : AnswerForm::kPlain,
-                    task.tokenizer.get(), work.source.end_tokens());
+    const AnswerForm form = work.options.json   ? AnswerForm::kJson
+                            : work.options.chat ? AnswerForm::kReply
+                                                : AnswerForm::kPlain;
+    answers.emplace(task.prompts, work.options.samples, form, task.tokenizer.get(),
+                    task.end_tokens);
   }
   double first = 0;
   GenerationCalls calls;
@@ -248,7 +270,7 @@ void generate_with(const Work& work, Communicator& group, Decoder& decoder) {
     if (answers) answers->end(request);
   };
   const GenerationCounts counts =
-      generate(decoder, task.requests, work.options.sampling, work.source.end_tokens(), calls);
+      generate(decoder, task.requests, work.options.sampling, task.end_tokens, calls);
   meet(work.watch, job, false);
   if (job.rank() == 0) report(counts, std::ssize(task.requests), first, since());
 }
@@ -311,6 +333,13 @@ void declare(CLI::App& app, Options& options) {
       ->type_name("FILE");
   app.add_option("--token-ids-file", options.prompts.ids_file, "the same, of ids")
       ->type_name("FILE");
+  CLI::Option* chat = app.add_flag("--chat", options.chat,
+                                   "a prompt is a message of the user, or a JSON array of {role, "
+                                   "content}; the answer is printed");
+  app.add_option("--chat-template", options.chat_template,
+                 "how messages are written; default: the model's own template")
+      ->type_name("NAME")
+      ->needs(chat);
   app.add_option("--num-samples", options.samples, "continuations of each prompt; default 1")
       ->check(integer_from(1, 1 << 20));
   app.add_flag("--json", options.json,
@@ -362,6 +391,8 @@ int generate_command(Arguments arguments) {
         "--token-ids-file",
         given == 0 ? "there is nothing to continue" : "several sources of prompts");
   }
+  if (options.chat && options.prompts.as_ids())
+    throw ConfigError("--chat: writes messages of text. Give --prompt or --prompt-file");
   LaunchGuard guard([&] { return options.hang_timeout_seconds; });
   return on_every_rank([&](Launch& launch) { return run(launch, guard, options); }, &guard).code;
 }

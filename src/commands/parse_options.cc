@@ -63,11 +63,8 @@ constexpr LaterOption kLaterOptions[] = {
     {"train export", "--ema"},
     {"train export", "--merge"},
     {"train generate", "--base"},
-    {"train generate", "--chat"},
     {"train plan", "--cluster"},
     {"train plan", "--search"},
-    {"train tokenize", "--chat-template"},
-    {"train tokenize", "--messages"},
 };
 
 std::vector<std::string> option_names(const CLI::App& app) {

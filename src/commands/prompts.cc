@@ -8,6 +8,7 @@
 #include "commands/text_input.h"
 #include "config/problem.h"
 #include "model/model_limits.h"
+#include "tokenizer/conversations.h"
 
 namespace trireme {
 
@@ -47,6 +48,35 @@ std::vector<std::int32_t> parse_ids(const Prompt& prompt) {
   return ids;
 }
 
+/// The array, where the text is one of objects; anything else is said by the user.
+Json messages_in(const std::string& text) {
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string::npos || text[begin] != '[') return {};
+  try {
+    Json json = parse_json(text, "");
+    const bool is_messages = !json.as_array().empty() && json.as_array().front().is_object();
+    return is_messages ? json : Json();
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+std::string as_conversation(const Prompt& prompt, const ChatTemplate& chat) {
+  std::vector<ChatMessage> messages = {{"user", prompt.text}};
+  if (const Json json = messages_in(prompt.text); json.is_array()) {
+    try {
+      messages = read_messages(json, chat, prompt.where + ": messages");
+    } catch (const DataError& fault) {
+      throw ConfigError("{}", fault.what());
+    }
+  }
+  if (messages.back().role != "user") {
+    throw ConfigError("{}: the last message is the {}'s; the answer is to one of the user",
+                      prompt.where, messages.back().role);
+  }
+  return chat.render(messages, ChatPurpose::kGeneration).text;
+}
+
 void check(const Prompt& prompt, const ModelConfig& model, std::int64_t new_tokens) {
   if (prompt.tokens.empty())
     throw ConfigError("{}: the prompt has no tokens (there is nothing to continue)", prompt.where);
@@ -75,12 +105,17 @@ std::vector<Prompt> read_prompts(const PromptOptions& options) {
   return {{"--prompt", options.text, {}}};
 }
 
-void tokenize_prompts(std::vector<Prompt>& prompts, const Tokenizer* tokenizer,
+void tokenize_prompts(std::vector<Prompt>& prompts, const PromptEncoder& encoder,
                       const ModelConfig& model, std::int64_t new_tokens) {
+  const auto encode = [&](const Prompt& prompt) {
+    if (encoder.tokenizer == nullptr) return parse_ids(prompt);
+    if (encoder.chat == nullptr) return encoder.tokenizer->encode(prompt.text);
+    return encoder.tokenizer->encode(as_conversation(prompt, *encoder.chat));
+  };
   for (Prompt& prompt : prompts) {
-    prompt.tokens = tokenizer != nullptr ? tokenizer->encode(prompt.text) : parse_ids(prompt);
+    prompt.tokens = encode(prompt);
     check(prompt, model, new_tokens);
-    if (tokenizer == nullptr) prompt.text.clear();
+    if (encoder.tokenizer == nullptr) prompt.text.clear();
   }
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "config/model_config.h"
+#include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 namespace trireme {
@@ -26,9 +27,16 @@ struct Prompt {
 /// The prompts as texts or lists of ids, without tokens. Of rank 0: standard input is there alone.
 /// Throws ConfigError (DataError for a file that cannot be read).
 std::vector<Prompt> read_prompts(const PromptOptions& options);
-/// Their tokens: by `tokenizer`, or parsed where it is null. ConfigError for a prompt that is
-/// empty, has an id that the model does not, or leaves no room for so many tokens more.
-void tokenize_prompts(std::vector<Prompt>& prompts, const Tokenizer* tokenizer,
+/// What prompts of text are encoded by.
+struct PromptEncoder {
+  const Tokenizer* tokenizer = nullptr;  ///< null: prompts are ids
+  /// Prompts are a message of the user, or a JSON array of {role, content} whose last one is; null:
+  /// the text as it is.
+  const ChatTemplate* chat = nullptr;
+};
+/// Their tokens. ConfigError for a prompt that is empty, has an id that the model does not, or
+/// leaves no room for so many tokens more, and for messages that the template refuses.
+void tokenize_prompts(std::vector<Prompt>& prompts, const PromptEncoder& encoder,
                       const ModelConfig& model, std::int64_t new_tokens);
 
 }  // namespace trireme
