@@ -408,9 +408,8 @@ class MegatronRun {
       draft_.set("moe.scope", "global", "--moe-router-load-balancing-type");
       draft_.remark(
           "--moe-router-load-balancing-type global_aux_loss: Megatron-LM averages its gradient "
-          "over "
-          "data-parallel ranks, which makes it weaker by their number; moe.aux_coefficient here "
-          "holds as it stands");
+          "over data-parallel ranks, which makes it weaker by their number; moe.aux_coefficient "
+          "here holds as it stands");
     }
     if (type == "aux_loss") {
       draft_.remark(

@@ -109,7 +109,7 @@ TEST(Memory, nccl_is_counted_apart_for_each_axis_that_connects_ranks) {
 
 TEST(Memory, nccl_of_experts_has_axes_of_its_own) {
   const ModelConfig model = model_of(R"({"model_type":"mixtral","hidden_size":16,
-      "num_attention_heads":4,"num_hidden_layers":2,"intermediate_size":16,"vocab_size":32,
+      "num_attention_heads":4,"num_key_value_heads":4,"num_hidden_layers":2,"intermediate_size":16,"vocab_size":32,
       "num_local_experts":4})");
   const auto axes = [&](std::int64_t expert, std::int64_t expert_tensor, bool fp8) {
     RunConfig::Parallel parallel;
