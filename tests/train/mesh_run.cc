@@ -32,6 +32,7 @@ class MeshTokens final : public SampleSource {
   [[nodiscard]] std::int64_t count() const override { return kEndless; }
   void read(std::int64_t sample, const Window& window) const override {
     std::int32_t begin = 0;
+    std::fill(window.counted.begin(), window.counted.end(), std::uint8_t{1});
     for (std::size_t i = 0; i < window.tokens.size(); ++i) {
       const auto vocabulary = static_cast<std::uint64_t>(vocabulary_);
       const std::uint64_t number =
