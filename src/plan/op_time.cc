@@ -1,0 +1,131 @@
+#include "plan/op_time.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/math.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr std::int64_t kTile = 128;
+
+/// How much longer whole waves of whole tiles take than the product's own arithmetic.
+double wave_factor(const ProductWork& work, std::int64_t multiprocessors) {
+  if (multiprocessors == 0) return 1;
+  const auto tiles = static_cast<double>(ceil_div(work.m, kTile) * ceil_div(work.n, kTile));
+  const auto all = static_cast<double>(multiprocessors);
+  const double area = static_cast<double>(kTile * kTile);
+  return std::ceil(tiles * work.count / all) * all * area /
+         (static_cast<double>(work.m) * static_cast<double>(work.n) * work.count);
+}
+
+double log_ratio(std::int64_t a, std::int64_t b) {
+  return std::abs(std::log(static_cast<double>(a) / static_cast<double>(b)));
+}
+
+double flops_of(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+}
+
+}  // namespace
+
+OpTime::OpTime(const Cluster& cluster, std::int64_t busy)
+    : cluster_(cluster),
+      bytes_per_second_(cluster.device.bytes_per_second),
+      kernel_seconds_(cluster.device.kind == DeviceKind::kCuda ? kKernelSeconds : 0) {
+  if (cluster.shared_bytes_per_second > 0)
+    bytes_per_second_ =
+        std::min(bytes_per_second_, cluster.shared_bytes_per_second / static_cast<double>(busy));
+  bytes_per_second_ *= cluster.efficiency.memory;
+}
+
+double OpTime::arithmetic(const ProductWork& work) const {
+  const double flops = flops_of(work.m, work.n, work.k) * work.count;
+  const ProductSeconds* nearest = nullptr;
+  double least = std::numeric_limits<double>::infinity();
+  for (const ProductSeconds& entry : cluster_.gemm) {
+    if (is_fp8(entry.type) ? !is_fp8(work.type) : entry.type != work.type) continue;
+    const double distance =
+        log_ratio(entry.m, work.m) + log_ratio(entry.n, work.n) + log_ratio(entry.k, work.k);
+    if (distance >= least) continue;
+    least = distance;
+    nearest = &entry;
+  }
+  if (nearest != nullptr)
+    return flops / flops_of(nearest->m, nearest->n, nearest->k) * nearest->seconds;
+  return flops * wave_factor(work, cluster_.device.multiprocessors) /
+         (cluster_.peak_flops(work.type) * cluster_.efficiency.gemm);
+}
+
+double OpTime::product(const ProductWork& work) const {
+  if (work.m <= 0 || work.n <= 0 || work.k <= 0 || work.count <= 0) return 0;
+  const auto m = static_cast<double>(work.m), n = static_cast<double>(work.n);
+  const double operands =
+      static_cast<double>(size_of(work.type)) * static_cast<double>(work.k) * (m + n);
+  const double bytes = work.count * (operands + work.out_bytes * m * n);
+  return std::max(arithmetic(work), bytes / bytes_per_second_) + kernel_seconds_;
+}
+
+double OpTime::memory(double bytes) const {
+  if (bytes <= 0) return 0;
+  const std::vector<MemorySeconds>& table = cluster_.memory;
+  if (table.empty()) return bytes / bytes_per_second_ + kernel_seconds_;
+  const auto rate = [](const MemorySeconds& entry) { return entry.bytes / entry.seconds; };
+  const auto above = std::find_if(table.begin(), table.end(),
+                                  [&](const MemorySeconds& entry) { return entry.bytes >= bytes; });
+  if (above == table.begin()) return bytes / rate(table.front());
+  if (above == table.end()) return bytes / rate(table.back());
+  const MemorySeconds& below = *(above - 1);
+  const double part = std::log(bytes / below.bytes) / std::log(above->bytes / below.bytes);
+  return bytes / (rate(below) + part * (rate(*above) - rate(below)));
+}
+
+double OpTime::attention(double flops, DType type) const {
+  if (flops <= 0) return 0;
+  return flops / (cluster_.peak_flops(type) * cluster_.efficiency.attention) + kernel_seconds_;
+}
+
+LinkTime::LinkTime(const Cluster& cluster, std::int64_t ranks, std::int64_t stride)
+    : ranks_(ranks),
+      in_node_(std::clamp<std::int64_t>(cluster.devices_per_node / stride, 1, ranks)),
+      node_rate_(cluster.node.bytes_per_second * cluster.efficiency.node),
+      network_rate_(cluster.network.bytes_per_second * cluster.efficiency.network),
+      node_latency_(cluster.node.latency_seconds),
+      network_latency_(cluster.network.latency_seconds) {}
+
+double LinkTime::latency() const {
+  const auto hops = [](std::int64_t ends) {
+    return std::ceil(std::log2(static_cast<double>(ends)));
+  };
+  return node_latency_ * hops(in_node_) + network_latency_ * hops(ceil_div(ranks_, in_node_));
+}
+
+double LinkTime::ring(double bytes) const {
+  if (ranks_ == 1 || bytes <= 0) return 0;
+  const auto n = static_cast<double>(ranks_);
+  const double sent = (n - 1) / n * bytes;
+  double seconds = in_node_ > 1 ? sent / node_rate_ : 0;
+  if (crosses_nodes())
+    seconds = std::max(seconds, sent / (network_rate_ * static_cast<double>(in_node_)));
+  return seconds + latency();
+}
+
+double LinkTime::to_all(double bytes) const {
+  if (ranks_ == 1 || bytes <= 0) return 0;
+  const double part = bytes / static_cast<double>(ranks_ - 1);
+  const double within = static_cast<double>(in_node_ - 1) * part / node_rate_;
+  const double across = static_cast<double>(ranks_ - in_node_) * part / network_rate_;
+  return std::max(within, across) + latency();
+}
+
+double LinkTime::hop(double bytes) const {
+  if (ranks_ == 1 || bytes <= 0) return 0;
+  // Where a node ends between two of them everybody waits for that edge.
+  return crosses_nodes() ? network_latency_ + bytes / network_rate_
+                         : node_latency_ + bytes / node_rate_;
+}
+
+}  // namespace trireme

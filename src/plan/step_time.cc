@@ -1,0 +1,333 @@
+#include "plan/step_time.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "pipeline/simulate.h"
+
+namespace trireme {
+
+namespace {
+
+double real(std::int64_t value) { return static_cast<double>(value); }
+
+/// What a virtual stage holds, and what its actions take.
+struct StagePart {
+  PartTime time;
+  PartSize size;
+  double blocks = 0;
+};
+
+/// Layers that are alike are walked once.
+class StageSums {
+ public:
+  StageSums(const ModelConfig& model, const StepLayout& layout, const PartTimes& parts)
+      : model_(model), layout_(layout), parts_(parts) {}
+
+  StagePart of(const ChunkRange& range) {
+    StagePart stage;
+    for (std::int64_t i = 0; i < range.layers; ++i) {
+      const Kind& kind = kind_of(range.first_layer + i);
+      stage.time += kind.time;
+      stage.size.dense += kind.size.dense;
+      stage.size.experts += kind.size.experts;
+    }
+    if (range.embedding) stage.time += parts_.embedding();
+    if (range.head) stage.time += parts_.head();
+    const bool tied_here = model_.tied_embeddings && range.embedding && range.head;
+    stage.size.dense += parts_.vocabulary_size() * (tied_here ? 1 : range.embedding + range.head);
+    stage.blocks = real(range.layers + range.embedding + range.head);
+    return stage;
+  }
+
+ private:
+  struct Kind {
+    std::int64_t layer = 0;
+    bool fp8 = false;
+    PartTime time;
+    PartSize size;
+  };
+  const Kind& kind_of(std::int64_t layer) {
+    const bool fp8 = layout_.fp8 && layer >= layout_.fp8->bf16_layers[0] &&
+                     layer < model_.layer_count() - layout_.fp8->bf16_layers[1];
+    for (const Kind& kind : kinds_)
+      if (kind.fp8 == fp8 && model_.layer(kind.layer) == model_.layer(layer)) return kind;
+    kinds_.push_back({layer, fp8, parts_.layer(layer), parts_.layer_size(layer)});
+    return kinds_.back();
+  }
+  const ModelConfig& model_;
+  const StepLayout& layout_;
+  const PartTimes& parts_;
+  std::vector<Kind> kinds_;
+};
+
+/// Sums and gathers of what data ranks have in common.
+class DataAxis {
+ public:
+  DataAxis(const StepLayout& layout, const Cluster& cluster, const PartTimes& parts)
+      : layout_(layout), cluster_(cluster), parts_(parts) {
+    const std::int64_t tensor = layout.extent(Axis::kTensor);
+    groups_[0] = group(layout.data_ranks(), layout.zero_ranks, tensor);
+    const std::int64_t expert_data = layout.expert_data_ranks();
+    groups_[1] =
+        group(expert_data, std::gcd(layout.zero_ranks, expert_data), layout.expert_ranks());
+  }
+
+  /// Gradients of a stage, once.
+  [[nodiscard]] PassTime reduce(const PartSize& size, double window, double blocks) const {
+    const double element = cluster_.program
+                               ? cluster_.program->gradient_bytes
+                               : real(static_cast<std::int64_t>(size_of(layout_.wire)));
+    double seconds = 0, bytes = 0;
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      const double all = (i == 0 ? size.dense : size.experts) * element;
+      const auto& [shards, copies] = groups_[i];
+      const double n = real(shards.ranks()), q = real(copies.ranks());
+      seconds += one_way(shards, all) + 2 * one_way(copies, all / n);
+      bytes += all * (1 - 1 / n) + 2 * all / n * (1 - 1 / q);
+    }
+    return behind(seconds, bytes, window, blocks);
+  }
+  /// Weights of a stage, as products read them, once.
+  [[nodiscard]] PassTime gather(const PartSize& size, double window, double blocks) const {
+    const double element =
+        layout_.fp8 ? 1 : real(static_cast<std::int64_t>(size_of(layout_.compute)));
+    double seconds = 0, bytes = 0;
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      const double all = (i == 0 ? size.dense : size.experts) * element;
+      seconds += groups_[i].shards.ring(all);
+      bytes += all * (1 - 1 / real(groups_[i].shards.ranks()));
+    }
+    return behind(seconds, bytes, window, blocks);
+  }
+  /// Passes of norm and update over what the rank owns, and the norm's sum over all ranks.
+  [[nodiscard]] double update(const PartSize& size) const {
+    const double read = layout_.compute == DType::kF32 ? 36 : 38;  // weights, gradients, moments
+    const double each = cluster_.program ? cluster_.program->optimizer_bytes : read;
+    const double owned = size.dense / real(groups_[0].shards.ranks()) +
+                         size.experts / real(groups_[1].shards.ranks());
+    const LinkTime all(cluster_, layout_.mesh.size(), 1);
+    return parts_.ops().memory(each * owned) + 2 * all.ring(8);
+  }
+
+ private:
+  struct Group {
+    LinkTime shards, copies;
+  };
+  [[nodiscard]] Group group(std::int64_t ranks, std::int64_t shards, std::int64_t stride) const {
+    return {{cluster_, shards, stride}, {cluster_, ranks / shards, stride * shards}};
+  }
+  [[nodiscard]] double one_way(const LinkTime& link, double bytes) const {
+    if (layout_.sums == ReductionOrder::kLibrary) return link.ring(bytes);
+    return link.to_all(bytes * (1 - 1 / real(link.ranks())));
+  }
+  /// The last block (or the first one's gather) shows in any case.
+  [[nodiscard]] PassTime behind(double seconds, double bytes, double window, double blocks) const {
+    double hidden = std::min(seconds * (1 - 1 / blocks), window);
+    if (cluster_.program) {
+      hidden = seconds * cluster_.program->overlap.data;
+    } else if (!parts_.goes_on_behind(groups_[0].shards) &&
+               !parts_.goes_on_behind(groups_[0].copies)) {
+      hidden = 0;
+    }
+    PassTime pass;
+    pass.exposed[Axis::kData] = seconds - hidden;
+    pass.hidden[Axis::kData] = hidden;
+    pass.bytes[Axis::kData] = bytes;
+    return pass;
+  }
+
+  const StepLayout& layout_;
+  const Cluster& cluster_;
+  const PartTimes& parts_;
+  std::array<Group, 2> groups_ = {Group{{cluster_, 1, 1}, {cluster_, 1, 1}},
+                                  Group{{cluster_, 1, 1}, {cluster_, 1, 1}}};
+};
+
+class Prediction {
+ public:
+  Prediction(const ModelConfig& model, const StepLayout& layout, const Cluster& cluster)
+      : model_(model),
+        layout_(layout),
+        cluster_(cluster),
+        parts_(model, layout, cluster),
+        data_(layout, cluster, parts_),
+        neighbour_(cluster, layout.extent(Axis::kPipeline), layout.mesh.stage_size()),
+        shape_(shape_of(*layout.schedule)) {
+    for (const std::vector<Action>& actions : layout.schedule->ranks)
+      for (const Action& action : actions) splits_ |= action.kind == ActionKind::kBackwardInput;
+    StageSums sums(model, layout, parts_);
+    for (const ChunkRange& range : layout.stages) stages_.push_back(sums.of(range));
+    for (StagePart& stage : stages_) add_transfers(stage);
+  }
+
+  StepTime run() {
+    const ActionTimes times = action_times();
+    const Simulation played = simulate(*layout_.schedule, times);
+    ActionTimes free = times;
+    free.transfer = 0;
+    const double late =
+        times.transfer == 0 ? 0 : played.step_span - simulate(*layout_.schedule, free).step_span;
+    StepTime last;
+    double update = 0;
+    for (int rank = 0; rank < shape_.ranks; ++rank) {
+      const StepTime step = of_rank(rank, played, late);
+      update = std::max(update, step.optimizer);
+      if (rank == 0 || step.seconds - step.optimizer > last.seconds - last.optimizer) last = step;
+    }
+    // Everybody waits for the norm, then for the longest update.
+    last.seconds += update - last.optimizer + cluster_.host.step_seconds;
+    last.optimizer = update;
+    last.host += cluster_.host.step_seconds;
+    return last;
+  }
+
+ private:
+  /// Bytes that a stage hands on.
+  [[nodiscard]] double stream_bytes() const {
+    return real(layout_.residual_tokens() * model_.hidden) *
+           real(static_cast<std::int64_t>(size_of(layout_.compute)));
+  }
+
+  /// What each action of a stage moves beside its layers.
+  void add_transfers(StagePart& stage) const {
+    PartTime& time = stage.time;
+    if (layout_.zero_stage == 3) {
+      time.forward += data_.gather(stage.size, time.forward.compute, stage.blocks);
+      const PassTime again = data_.gather(stage.size, time.backward.compute, stage.blocks);
+      time.backward_input += again;
+      time.backward += again;
+    }
+    if (layout_.zero_stage >= 2) {
+      time.backward_weight += data_.reduce(stage.size, time.backward_weight.compute, stage.blocks);
+      time.backward += data_.reduce(stage.size, time.backward.compute, stage.blocks);
+    }
+    if (!cluster_.program || neighbour_.ranks() == 1) return;
+    // Another system's sends stand between its actions.
+    PassTime sent;
+    const double seconds = neighbour_.hop(stream_bytes()),
+                 part = cluster_.program->overlap.pipeline;
+    sent.exposed[Axis::kPipeline] = (1 - part) * seconds;
+    sent.hidden[Axis::kPipeline] = part * seconds;
+    time.forward += sent;
+    time.backward += sent;
+    time.backward_input += sent;
+  }
+
+  [[nodiscard]] ActionTimes action_times() const {
+    ActionTimes times{0, 0, 0, 0};
+    const double share = 1 / real(std::ssize(stages_));
+    for (const StagePart& stage : stages_) {
+      const PartTime& time = stage.time;
+      const StageTimes of{time.forward.seconds(),
+                          splits_ ? time.backward_input.seconds() : time.backward.seconds(),
+                          splits_ ? time.backward_weight.seconds() : 0, time.recompute.seconds()};
+      times.stages.push_back(of);
+      times.forward += share * of.forward;
+      times.backward_input += share * of.backward_input;
+      times.backward_weight += share * of.backward_weight;
+    }
+    if (!cluster_.program) times.transfer = neighbour_.hop(stream_bytes());
+    return times;
+  }
+
+  void count(StepTime& step, const PassTime& pass, double times = 1) const {
+    const PassTime all = times * pass;
+    step.compute += all.compute;
+    step.host += all.host;
+    step.exposed += all.exposed;
+    step.hidden += all.hidden;
+    step.bytes += all.bytes;
+  }
+  void count_action(StepTime& step, const Action& action) const {
+    const PartTime& time = stages_[static_cast<std::size_t>(action.virtual_stage)].time;
+    switch (action.kind) {
+      case ActionKind::kForward:
+        return count(step, time.forward);
+      case ActionKind::kBackwardInput:
+        return count(step, time.backward_input);
+      case ActionKind::kBackwardWeight:
+        return count(step, time.backward_weight);
+      case ActionKind::kBackward:
+        if (!splits_) return count(step, time.backward);
+        count(step, time.backward_input);
+        return count(step, time.backward_weight);
+      case ActionKind::kRecompute:
+        return count(step, time.recompute);
+    }
+  }
+  /// An R has made for B what is in its time.
+  void take_back_recomputed(StepTime& step, const std::vector<Action>& actions) const {
+    for (const Action& action : actions) {
+      if (action.kind == ActionKind::kRecompute)
+        count(step, stages_[static_cast<std::size_t>(action.virtual_stage)].time.recompute, -1);
+    }
+  }
+
+  [[nodiscard]] StepTime of_rank(int rank, const Simulation& played, double late) const {
+    const auto at = static_cast<std::size_t>(rank);
+    const std::vector<Action>& actions = layout_.schedule->ranks[at];
+    StepTime step;
+    step.pipeline_rank = rank;
+    for (const Action& action : actions) count_action(step, action);
+    take_back_recomputed(step, actions);
+    const double end = played.starts[at].back() + played.durations[at].back();
+    const double waits = end - played.busy[at];
+    step.exposed[Axis::kPipeline] += std::min(waits, late);
+    step.bubble = waits - std::min(waits, late);
+    step.seconds = end;
+    PassTime once;
+    PartSize size;
+    sum_over_data(rank, once, size);
+    count(step, once);
+    step.optimizer = data_.update(size);
+    step.seconds += once.exposed.total() + step.optimizer;
+    step.bytes[Axis::kPipeline] += pipeline_bytes(rank);
+    return step;
+  }
+
+  /// What a step has of the data axis beside its actions.
+  void sum_over_data(int rank, PassTime& once, PartSize& size) const {
+    double forward = 0, backward = 0, blocks = 0;
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      if (shape_.placement[s] != rank) continue;
+      const StagePart& stage = stages_[s];
+      size.dense += stage.size.dense;
+      size.experts += stage.size.experts;
+      forward += stage.time.forward.compute;
+      backward += stage.time.backward.compute;
+      blocks += stage.blocks;
+    }
+    if (layout_.zero_stage < 2) once += data_.reduce(size, backward, blocks);
+    if (layout_.zero_stage == 1 || layout_.zero_stage == 2)
+      once += data_.gather(size, forward, blocks);
+  }
+
+  [[nodiscard]] double pipeline_bytes(int rank) const {
+    double sends = 0;
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      if (shape_.placement[s] != rank) continue;
+      sends += s > 0 && shape_.placement[s - 1] != rank;
+      sends += s + 1 < stages_.size() && shape_.placement[s + 1] != rank;
+    }
+    return sends * real(layout_.passes.accumulation) * stream_bytes();
+  }
+
+  const ModelConfig& model_;
+  const StepLayout& layout_;
+  const Cluster& cluster_;
+  const PartTimes parts_;
+  const DataAxis data_;
+  const LinkTime neighbour_;
+  const ScheduleShape shape_;
+  bool splits_ = false;
+  std::vector<StagePart> stages_;
+};
+
+}  // namespace
+
+StepTime predict_step(const ModelConfig& model, const StepLayout& layout, const Cluster& cluster) {
+  return Prediction(model, layout, cluster).run();
+}
+
+}  // namespace trireme
