@@ -63,7 +63,6 @@ constexpr LaterOption kLaterOptions[] = {
     {"train export", "--ema"},
     {"train export", "--merge"},
     {"train generate", "--base"},
-    {"train plan", "--cluster"},
     {"train plan", "--search"},
 };
 

@@ -15,6 +15,7 @@
 #include "commands/config_options.h"
 #include "commands/parse_options.h"
 #include "commands/plan_experts.h"
+#include "commands/plan_time.h"
 #include "config/fields.h"
 #include "model/flops.h"
 #include "pipeline/simulate.h"
@@ -40,7 +41,7 @@ double young_daly_seconds(double mtbf_seconds, double save_seconds) {
 struct Options {
   ConfigInput input;
   std::optional<std::int64_t> world;
-  std::string memory, expert_load, write;
+  std::string memory, cluster, expert_load, write;
   std::optional<double> mtbf_hours, write_gbps;
   bool json = false, no_data = false;
 };
@@ -59,6 +60,9 @@ struct Figures {
   std::optional<double> interval_seconds;
   double mtbf_seconds = 0, save_seconds = 0;  ///< what that interval follows from
   std::optional<PlannedExperts> experts;
+  std::optional<Cluster> cluster;
+  bool device_of_cluster = false;  ///< the config left it open
+  std::optional<PlannedTime> time;
 };
 
 /// What only the sources themselves know: lengths of splits and orders.
@@ -85,11 +89,15 @@ void take_experts(const Options& options, const RunConfig& config, Figures& figu
   }
 }
 
-void check_memory(const Options& options, const RunConfig& config, const Figures& figures,
+/// What a rank may use: --memory, else that of the cluster's devices; 0: not known.
+std::int64_t memory_limit(const Options& options, const std::optional<Cluster>& cluster) {
+  if (!options.memory.empty()) return parse_bytes(options.memory, "--memory");
+  return cluster ? cluster->device.memory_bytes : 0;
+}
+
+void check_memory(std::int64_t limit, const RunConfig& config, const Figures& figures,
                   std::vector<Problem>& problems) {
-  if (options.memory.empty()) return;
-  const std::int64_t limit = parse_bytes(options.memory, "--memory");
-  if (figures.memory.total() <= limit) return;
+  if (limit == 0 || figures.memory.total() <= limit) return;
   const std::string advice = memory_advice(config, figures.world, figures.run.device, limit);
   problems.push_back(
       {"--memory", format_bytes(limit),
@@ -170,10 +178,14 @@ Figures compute(const Options& options, const RunConfig& config, const ResolvedR
 
 /// What is assumed of nodes where nobody says.
 constexpr std::int64_t kNodeGpus = 8;
-void assume_machine(const Options& options, DeviceKind device, ResolveInput& input) {
+std::int64_t node_devices(const std::optional<Cluster>& cluster) {
+  return cluster ? cluster->devices_per_node : kNodeGpus;
+}
+void assume_machine(std::int64_t memory, const std::optional<Cluster>& cluster, DeviceKind device,
+                    ResolveInput& input) {
   input.device = device;
-  if (device == DeviceKind::kCpu || options.memory.empty()) return;
-  input.node = {kNodeGpus, parse_bytes(options.memory, "--memory")};
+  if (device == DeviceKind::kCpu || memory == 0) return;
+  input.node = {node_devices(cluster), memory};
 }
 
 std::string_view device_word(DeviceKind device) {
@@ -230,15 +242,22 @@ Json json_of(const Figures& figures) {
   json["host"]["copies"] = copies;
   if (figures.interval_seconds) json["checkpoint_interval_seconds"] = *figures.interval_seconds;
   if (figures.experts) json["expert_placement"] = experts_json(*figures.experts);
+  if (figures.time) {
+    json["cluster"] = cluster_json(*figures.cluster);
+    json["time"] = time_json(*figures.time);
+    json["run"] = run_json(*figures.time);
+  }
   return json;
 }
 
 /// What the figures are for, and who chose that.
 std::string assumed_text(const RunConfig& config, const Figures& figures) {
   const bool here = config.run.device == DeviceChoice::kAuto;
+  const std::int64_t node = node_devices(figures.cluster);
   return fmt::format("Assumed: device {} ({}), precision {} ({})\n",
                      device_word(figures.run.device),
-                     !here ? "run.device"
+                     figures.device_of_cluster ? "the cluster's"
+                     : !here                   ? "run.device"
                      : figures.run.device == DeviceKind::kCuda
                          ? "run.device is auto, and this machine has it"
                          : "run.device is auto, and this build or machine has no GPU; "
@@ -249,7 +268,7 @@ std::string assumed_text(const RunConfig& config, const Figures& figures) {
               ? ""
               : fmt::format("Assumed: {} GPUs a node, each with a copy of the model "
                             "(parallel.zero_group {})\n",
-                            kNodeGpus, figures.run.zero_group));
+                            node, figures.run.zero_group));
 }
 
 /// A row for each pipeline stage: of its rank that needs most.
@@ -334,6 +353,7 @@ void print(const RunConfig& config, const Figures& figures) {
         figures.save_seconds);
   }
   if (figures.experts) text += experts_text(*figures.experts);
+  if (figures.time) text += time_text(*figures.time, *figures.cluster);
   std::fputs(text.c_str(), stdout);
 }
 
@@ -352,6 +372,10 @@ void declare(CLI::App& app, Options& options) {
       ->check(integer_from(1));
   app.add_option("--memory", options.memory,
                  "what a rank may use, such as 80GiB; more is an error");
+  app.add_option("--cluster", options.cluster,
+                 "seconds, money and energy there: a cluster file, or a name of configs/clusters; "
+                 "devices, their memory and the node size are then the cluster's")
+      ->type_name("FILE|NAME");
   app.add_option("--mtbf-hours", options.mtbf_hours,
                  "mean time between failures, for the checkpoint interval")
       ->check(number_above(0));
@@ -367,6 +391,15 @@ void declare(CLI::App& app, Options& options) {
   app.add_flag("--no-data", options.no_data,
                "the data, and the disk for checkpoints, are on another host: do not look for them");
   app.add_flag("--json", options.json, "print one JSON object, also when there are errors");
+}
+
+/// The cluster that is asked for; none where it has faults, which are noted.
+std::optional<Cluster> cluster_of(const Options& options, LoadedConfig& loaded) {
+  if (options.cluster.empty()) return {};
+  const std::size_t faults = loaded.problems.size();
+  Cluster cluster = take_cluster(options.cluster, loaded.config, loaded.problems);
+  if (loaded.problems.size() > faults) return {};
+  return cluster;
 }
 
 /// The placement goes where nothing is read.
@@ -403,10 +436,13 @@ int plan_command(Arguments arguments) {
     throw;
   }
   RunConfig& config = loaded.config;
+  const bool auto_device = config.run.device == DeviceChoice::kAuto;
+  const std::optional<Cluster> cluster = cluster_of(options, loaded);
+  const std::int64_t memory = memory_limit(options, cluster);
   const std::int64_t world = options.world.value_or(default_world(config));
   ResolveInput input;
   input.world = world;
-  assume_machine(options, device_kind(config.run.device), input);
+  assume_machine(memory, cluster, device_kind(config.run.device), input);
   const Inputs inputs =
       check_inputs(loaded, options.no_data ? DataFiles::kLeftOut : DataFiles::kChecked);
   if (auto fault = foreign_file(config)) loaded.problems.push_back(*std::move(fault));
@@ -431,7 +467,12 @@ int plan_command(Arguments arguments) {
   std::optional<Figures> figures;
   if (loaded.problems.empty()) {
     figures = compute(options, config, run, world);
-    check_memory(options, config, *figures, loaded.problems);
+    if (cluster) {
+      figures->cluster = cluster;
+      figures->device_of_cluster = auto_device;
+      figures->time = plan_time(config, run, *cluster, figures->flops_per_token);
+    }
+    check_memory(memory, config, *figures, loaded.problems);
     take_experts(options, config, *figures, loaded.problems);
   }
   if (options.json) {

@@ -14,8 +14,9 @@ double real(std::int64_t value) { return static_cast<double>(value); }
 /// What a virtual stage holds, and what its actions take.
 struct StagePart {
   PartTime time;
-  PartSize size;
-  double blocks = 0;
+  PartSize size, layers;  ///< of all, and of its layers alone
+  double layer_count = 0, blocks = 0;
+  bool embedding = false, head = false;
 };
 
 /// Layers that are alike are walked once.
@@ -32,6 +33,10 @@ class StageSums {
       stage.size.dense += kind.size.dense;
       stage.size.experts += kind.size.experts;
     }
+    stage.layers = stage.size;
+    stage.layer_count = real(range.layers);
+    stage.embedding = range.embedding;
+    stage.head = range.head;
     if (range.embedding) stage.time += parts_.embedding();
     if (range.head) stage.time += parts_.head();
     const bool tied_here = model_.tied_embeddings && range.embedding && range.head;
@@ -161,17 +166,17 @@ class Prediction {
     for (StagePart& stage : stages_) add_transfers(stage);
   }
 
-  StepTime run() {
+  PredictedStep run() {
     const ActionTimes times = action_times();
     const Simulation played = simulate(*layout_.schedule, times);
     ActionTimes free = times;
     free.transfer = 0;
     const double late =
         times.transfer == 0 ? 0 : played.step_span - simulate(*layout_.schedule, free).step_span;
-    StepTime last;
+    PredictedStep last;
     double update = 0;
     for (int rank = 0; rank < shape_.ranks; ++rank) {
-      const StepTime step = of_rank(rank, played, late);
+      const PredictedStep step = of_rank(rank, played, late);
       update = std::max(update, step.optimizer);
       if (rank == 0 || step.seconds - step.optimizer > last.seconds - last.optimizer) last = step;
     }
@@ -192,12 +197,7 @@ class Prediction {
   /// What each action of a stage moves beside its layers.
   void add_transfers(StagePart& stage) const {
     PartTime& time = stage.time;
-    if (layout_.zero_stage == 3) {
-      time.forward += data_.gather(stage.size, time.forward.compute, stage.blocks);
-      const PassTime again = data_.gather(stage.size, time.backward.compute, stage.blocks);
-      time.backward_input += again;
-      time.backward += again;
-    }
+    if (layout_.zero_stage == 3) add_gathers(stage);
     if (layout_.zero_stage >= 2) {
       time.backward_weight += data_.reduce(stage.size, time.backward_weight.compute, stage.blocks);
       time.backward += data_.reduce(stage.size, time.backward.compute, stage.blocks);
@@ -212,6 +212,25 @@ class Prediction {
     time.forward += sent;
     time.backward += sent;
     time.backward_input += sent;
+  }
+
+  /// ZeRO 3 (store/weight_gather.h): F gathers layers and head, B all layers but the last, which
+  /// stands there; on a rank without a pipeline the next F finds the first two. The embedding has
+  /// memory of its own and is gathered once.
+  void add_gathers(StagePart& stage) const {
+    const auto part = [](double share, PartSize size) {
+      return PartSize{share * size.dense, share * size.experts};
+    };
+    const double passes = real(layout_.passes.accumulation), count = stage.layer_count;
+    const double found = stages_.size() == 1 ? std::min(2.0, count) * (passes - 1) / passes : 0;
+    PartSize forward = part(1 - found / count, stage.layers);
+    if (stage.head) forward.dense += parts_.vocabulary_size();
+    PartTime& time = stage.time;
+    time.forward += data_.gather(forward, time.forward.compute, stage.blocks);
+    const PassTime again =
+        data_.gather(part(1 - 1 / count, stage.layers), time.backward.compute, stage.blocks);
+    time.backward_input += again;
+    time.backward += again;
   }
 
   [[nodiscard]] ActionTimes action_times() const {
@@ -231,7 +250,7 @@ class Prediction {
     return times;
   }
 
-  void count(StepTime& step, const PassTime& pass, double times = 1) const {
+  void count(PredictedStep& step, const PassTime& pass, double times = 1) const {
     const PassTime all = times * pass;
     step.compute += all.compute;
     step.host += all.host;
@@ -239,7 +258,7 @@ class Prediction {
     step.hidden += all.hidden;
     step.bytes += all.bytes;
   }
-  void count_action(StepTime& step, const Action& action) const {
+  void count_action(PredictedStep& step, const Action& action) const {
     const PartTime& time = stages_[static_cast<std::size_t>(action.virtual_stage)].time;
     switch (action.kind) {
       case ActionKind::kForward:
@@ -257,17 +276,17 @@ class Prediction {
     }
   }
   /// An R has made for B what is in its time.
-  void take_back_recomputed(StepTime& step, const std::vector<Action>& actions) const {
+  void take_back_recomputed(PredictedStep& step, const std::vector<Action>& actions) const {
     for (const Action& action : actions) {
       if (action.kind == ActionKind::kRecompute)
         count(step, stages_[static_cast<std::size_t>(action.virtual_stage)].time.recompute, -1);
     }
   }
 
-  [[nodiscard]] StepTime of_rank(int rank, const Simulation& played, double late) const {
+  [[nodiscard]] PredictedStep of_rank(int rank, const Simulation& played, double late) const {
     const auto at = static_cast<std::size_t>(rank);
     const std::vector<Action>& actions = layout_.schedule->ranks[at];
-    StepTime step;
+    PredictedStep step;
     step.pipeline_rank = rank;
     for (const Action& action : actions) count_action(step, action);
     take_back_recomputed(step, actions);
@@ -289,6 +308,7 @@ class Prediction {
   /// What a step has of the data axis beside its actions.
   void sum_over_data(int rank, PassTime& once, PartSize& size) const {
     double forward = 0, backward = 0, blocks = 0;
+    bool embedding = false;
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       if (shape_.placement[s] != rank) continue;
       const StagePart& stage = stages_[s];
@@ -297,10 +317,13 @@ class Prediction {
       forward += stage.time.forward.compute;
       backward += stage.time.backward.compute;
       blocks += stage.blocks;
+      embedding |= stage.embedding;
     }
     if (layout_.zero_stage < 2) once += data_.reduce(size, backward, blocks);
     if (layout_.zero_stage == 1 || layout_.zero_stage == 2)
       once += data_.gather(size, forward, blocks);
+    if (layout_.zero_stage == 3 && embedding)
+      once += data_.gather({parts_.vocabulary_size(), 0}, 0, 1);
   }
 
   [[nodiscard]] double pipeline_bytes(int rank) const {
@@ -326,7 +349,8 @@ class Prediction {
 
 }  // namespace
 
-StepTime predict_step(const ModelConfig& model, const StepLayout& layout, const Cluster& cluster) {
+PredictedStep predict_step(const ModelConfig& model, const StepLayout& layout,
+                           const Cluster& cluster) {
   return Prediction(model, layout, cluster).run();
 }
 

@@ -9,7 +9,7 @@
 namespace trireme {
 
 /// Of the rank that ends last. The numbers add up to `seconds` (but for `hidden` and `bytes`).
-struct StepTime {
+struct PredictedStep {
   double seconds = 0;
   double compute = 0, host = 0;
   AxisNumbers exposed;  ///< transfers that nothing hides; pipeline: what transfers add to waits
@@ -20,6 +20,6 @@ struct StepTime {
   int pipeline_rank = 0;
 };
 
-StepTime predict_step(const ModelConfig& model, const StepLayout& layout, const Cluster& cluster);
+PredictedStep predict_step(const ModelConfig& model, const StepLayout& layout, const Cluster& cluster);
 
 }  // namespace trireme
