@@ -397,7 +397,12 @@ void declare(CLI::App& app, Options& options) {
 std::optional<Cluster> cluster_of(const Options& options, LoadedConfig& loaded) {
   if (options.cluster.empty()) return {};
   const std::size_t faults = loaded.problems.size();
-  Cluster cluster = take_cluster(options.cluster, loaded.config, loaded.problems);
+  Cluster cluster;
+  try {
+    cluster = take_cluster(options.cluster, loaded.config, loaded.problems);
+  } catch (const Error& error) {
+    loaded.problems.push_back(problem_of(error, "--cluster"));
+  }
   if (loaded.problems.size() > faults) return {};
   return cluster;
 }

@@ -197,6 +197,7 @@ void read_link(Reader keys, Cluster::Link& link) {
 void read_shares(Reader& keys, Cluster& cluster) {
   Reader efficiency = keys.object("efficiency");
   efficiency.number("gemm", cluster.efficiency.gemm, kEfficient);
+  efficiency.number("gemm_fp8", cluster.efficiency.gemm_fp8, kEfficient);
   efficiency.number("memory", cluster.efficiency.memory, kEfficient);
   efficiency.number("attention", cluster.efficiency.attention, kEfficient);
   efficiency.number("node", cluster.efficiency.node, kEfficient);

@@ -70,6 +70,7 @@ struct Cluster {
   /// Shares of the rates above that are reached. Those of gemm and memory do not scale the tables.
   struct Efficiency {
     double gemm = 0.75, memory = 0.85, attention = 0.6, node = 0.75, network = 0.8;
+    std::optional<double> gemm_fp8 = {};  ///< of products in fp8; not given: gemm
   } efficiency;
   /// Host time: a layer that is not replayed as a graph takes no less.
   struct Host {

@@ -56,8 +56,10 @@ double OpTime::arithmetic(const ProductWork& work) const {
   }
   if (nearest != nullptr)
     return flops / flops_of(nearest->m, nearest->n, nearest->k) * nearest->seconds;
+  const Cluster::Efficiency& of = cluster_.efficiency;
   return flops * wave_factor(work, cluster_.device.multiprocessors) /
-         (cluster_.peak_flops(work.type) * cluster_.efficiency.gemm);
+         (cluster_.peak_flops(work.type) *
+          (is_fp8(work.type) ? of.gemm_fp8.value_or(of.gemm) : of.gemm));
 }
 
 double OpTime::product(const ProductWork& work) const {

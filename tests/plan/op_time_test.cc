@@ -26,6 +26,9 @@ TEST(OpTime, a_product_takes_the_longer_of_arithmetic_and_memory) {
   EXPECT_DOUBLE_EQ(time.product({10000, 10000, 10000, DType::kBF16, 0}), 1.0);
   EXPECT_DOUBLE_EQ(time.product({10000, 10000, 10000, DType::kF8E5M2, 0, 2}), 1.0);
   EXPECT_DOUBLE_EQ(time.product({10, 10, 10, DType::kF32, 4}), (4 * 200 + 400) / 1e9);
+  Cluster slower = cluster;
+  slower.efficiency.gemm_fp8 = 0.5;
+  EXPECT_DOUBLE_EQ(OpTime(slower, 1).product({10000, 10000, 10000, DType::kF8E4M3, 0}), 1.0);
   EXPECT_EQ(time.product({0, 10, 10, DType::kF32, 4}), 0);
 }
 

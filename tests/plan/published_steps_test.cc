@@ -145,7 +145,7 @@ Cluster fitted(const std::vector<PublishedRun>& runs, Cluster cluster,
     return all;
   };
   constexpr double kStep = 1e-3;
-  for (int iteration = 0; iteration < 5; ++iteration) {
+  for (int iteration = 0; iteration < 3; ++iteration) {
     const std::vector<double> now = residuals(cluster);
     std::vector<std::vector<double>> slopes;
     for (const Constant& constant : constants) {
@@ -187,13 +187,13 @@ Cluster selene() {
   cluster.device.multiprocessors = 108;
   cluster.node = {300e9, 8e-6};
   cluster.network = {25e9, 8e-6};
-  cluster.efficiency = {0.8, 0.9, 0.45, 0.75, 0.8};
+  cluster.efficiency = {0.81, 1, 0.45, 0.6, 0.8};
   cluster.host = {1.2e-3, 0.577e-3, 0.105, 0.005};
   OtherProgram program;
   program.flash = false;
   program.elementwise_bytes = 20;
   program.cut_elementwise_bytes = 28;
-  program.score_bytes = 22;
+  program.score_bytes = 13;
   program.logit_bytes = 14;
   program.embedding_bytes = 24;
   program.gradient_bytes = 2;
@@ -397,6 +397,79 @@ TEST(PublishedSteps, mlperf_405b_from_two_rows) {
       runs_of(
           {{2432, 8, 64, 1216, 12.701}, {2560, 8, 56, 1120, 11.185}, {8192, 8, 24, 1536, 5.182}}),
       cluster, 0.02);
+}
+
+TEST(PublishedSteps, mlperf_405b_on_gb200_from_two_rows) {
+  Cluster cluster = eos();
+  cluster.devices_per_node = 8;  // of NVLink's 72, as groups of eight divide the ranks
+  cluster.device.tflops = {80, 2500, 5000};
+  cluster.device.bytes_per_second = 8e12;
+  cluster.device.multiprocessors = 148;
+  cluster.node.bytes_per_second = 900e9;
+  cluster.host.step_seconds = 0.2;
+  cluster.program->overlap = {0.7, 0.9, 0.9};
+  // CoreWeave's, of one machine; 1,536 GPUs have the layout of 1,024.
+  expect_scales(
+      "GB200", runs_of({{512, 4, 112, 896, 19.429}, {2048, 4, 40, 1280, 7.152}}),
+      runs_of({{1024, 4, 48, 768, 8.448}, {1536, 4, 48, 1152, 8.491}, {2496, 4, 32, 1248, 5.823}}),
+      cluster, 0.02);
+}
+
+/// A Llama on one GPU, as benchmarks of this program have run it (tests/bench/results).
+double tokens_per_second(const Json& model, std::int64_t micro, std::int64_t accumulation, bool fp8,
+                         const char* name) {
+  std::vector<Problem> problems;
+  const Cluster cluster = read_cluster(name, problems);
+  PublishedRun run;
+  run.model = accepted_model(model);
+  StepLayout& layout = run.layout;
+  layout.passes = {micro * accumulation, micro, accumulation, 1};
+  layout.sequence_length = run.model.max_positions;
+  layout.device = DeviceKind::kCuda;
+  layout.compute = DType::kBF16;
+  if (fp8) layout.fp8 = Fp8Precision{};
+  layout.recorded = true;
+  layout.stages = {whole_model(run.model)};
+  run.schedule = schedule_of(1, 1, accumulation);
+  return static_cast<double>(layout.passes.global * layout.sequence_length) /
+         run.predicted(cluster);
+}
+
+Json llama(std::int64_t hidden, std::int64_t heads, std::int64_t kv_heads, std::int64_t layers,
+           std::int64_t ffn, std::int64_t tokens) {
+  Json keys;
+  keys["model_type"] = "llama";
+  keys["hidden_size"] = hidden;
+  keys["num_attention_heads"] = heads;
+  keys["num_key_value_heads"] = kv_heads;
+  keys["num_hidden_layers"] = layers;
+  keys["intermediate_size"] = ffn;
+  keys["vocab_size"] = hidden == 4096 ? 32000 : 50304;
+  keys["max_position_embeddings"] = tokens;
+  return keys;
+}
+
+TEST(PublishedSteps, our_own_on_one_gpu_from_the_files_of_clusters) {
+  const Json small = llama(768, 12, 12, 12, 2048, 1024),
+             large = llama(1600, 25, 25, 48, 4352, 1024);
+  const Json wide = llama(4096, 32, 8, 8, 14336, 8192);
+  struct Case {
+    const char* what;
+    double predicted, measured;
+  };
+  const Case cases[] = {
+      {"124 M, H100", tokens_per_second(small, 16, 1, false, "h100"), 491947},
+      {"1,558 M, H100", tokens_per_second(large, 8, 1, false, "h100"), 45155},
+      {"1,558 M, H200", tokens_per_second(large, 8, 1, false, "h200"), 46316},
+      {"8B layers, H200", tokens_per_second(wide, 2, 4, false, "h200"), 44647},
+      {"8B layers in fp8, H200", tokens_per_second(wide, 2, 4, true, "h200"), 51384},
+      {"1,558 M in fp8, H200", tokens_per_second(large, 8, 1, true, "h200"), 46383},
+  };
+  for (const auto& [what, predicted, measured] : cases) {
+    fmt::print("{}: {:.0f} tokens/s predicted, {:.0f} measured, {:+.1f} %\n", what, predicted,
+               measured, 100 * (predicted / measured - 1));
+    EXPECT_NEAR(predicted / measured, 1, 0.15) << what;
+  }
 }
 
 }  // namespace
