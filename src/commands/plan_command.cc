@@ -95,12 +95,12 @@ std::int64_t memory_limit(const Options& options, const std::optional<Cluster>& 
   return cluster ? cluster->device.memory_bytes : 0;
 }
 
-void check_memory(std::int64_t limit, const RunConfig& config, const Figures& figures,
-                  std::vector<Problem>& problems) {
+void check_memory(const Options& options, std::int64_t limit, const RunConfig& config,
+                  const Figures& figures, std::vector<Problem>& problems) {
   if (limit == 0 || figures.memory.total() <= limit) return;
   const std::string advice = memory_advice(config, figures.world, figures.run.device, limit);
   problems.push_back(
-      {"--memory", format_bytes(limit),
+      {options.memory.empty() ? "--cluster" : "--memory", format_bytes(limit),
        fmt::format("at least {}", format_bytes(figures.memory.total())), "",
        fmt::format("a rank needs {}{}", needed_text(figures.memory),
                    advice.empty() ? "" : ". Change, what helps most first: " + advice)});
@@ -477,7 +477,7 @@ int plan_command(Arguments arguments) {
       figures->device_of_cluster = auto_device;
       figures->time = plan_time(config, run, *cluster, figures->flops_per_token);
     }
-    check_memory(memory, config, *figures, loaded.problems);
+    check_memory(options, memory, config, *figures, loaded.problems);
     take_experts(options, config, *figures, loaded.problems);
   }
   if (options.json) {

@@ -172,7 +172,9 @@ class Prediction {
     ActionTimes free = times;
     free.transfer = 0;
     const double late =
-        times.transfer == 0 ? 0 : played.step_span - simulate(*layout_.schedule, free).step_span;
+        times.transfer == 0
+            ? 0
+            : std::max(0.0, played.step_span - simulate(*layout_.schedule, free).step_span);
     PredictedStep last;
     double update = 0;
     for (int rank = 0; rank < shape_.ranks; ++rank) {

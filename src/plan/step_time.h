@@ -20,6 +20,7 @@ struct PredictedStep {
   int pipeline_rank = 0;
 };
 
-PredictedStep predict_step(const ModelConfig& model, const StepLayout& layout, const Cluster& cluster);
+PredictedStep predict_step(const ModelConfig& model, const StepLayout& layout,
+                           const Cluster& cluster);
 
 }  // namespace trireme

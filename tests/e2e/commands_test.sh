@@ -64,6 +64,15 @@ check "plan: four data ranks" same "$(number data_ranks out)" 4
 check "plan: when to save" awk -v seconds="$(number checkpoint_interval_seconds out)" \
   -v bytes="$(number checkpoint_bytes out)" \
   'BEGIN { e = seconds / sqrt(2 * 36000 * bytes / 2e9) - 1; exit !(e < 1e-4 && e > -1e-4) }'
+train plan base.json --world 4 --set batch.global=8 --cluster h100 --json
+ends_with "plan on a cluster" 0
+check "plan on a cluster: its device" grep -q '"device": *"cuda"' out
+check "plan on a cluster: seconds" awk -v seconds="$(number step_seconds out)" 'BEGIN { exit !(seconds > 0 && seconds < 1) }'
+train plan base.json --cluster h20 --json
+ends_with "plan on no cluster" 2
+check "plan on no cluster: the nearest" grep -q '"nearest": *"h200"' out
+train plan base.json --cluster nowhere.json --json
+ends_with "plan on a cluster that is not there" 74
 train plan base.json --mtbf-hours 4
 check "plan: when to save, in words" grep -q 'Save every .*failure comes every 4h00m.*Young, Daly' out
 experts=(--world 2 --set 'model={"model_type":"olmoe","vocab_size":257,"hidden_size":32,"intermediate_size":16,

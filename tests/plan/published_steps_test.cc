@@ -177,7 +177,7 @@ double& memory(Cluster& cluster) { return cluster.efficiency.memory; }
 double& node(Cluster& cluster) { return cluster.efficiency.node; }
 double& step_seconds(Cluster& cluster) { return cluster.host.step_seconds; }
 
-/// Selene's A100 of 80 GB, with the host of Megatron at that time (next_systems: fitted on rows of
+/// Selene's A100 of 80 GB, with the host of Megatron at that time (fitted to vTrain's rows of
 /// one node that are not ours to ship).
 Cluster selene() {
   Cluster cluster;
