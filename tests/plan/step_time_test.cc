@@ -92,13 +92,21 @@ TEST(StepTime, the_parts_add_up) {
   cluster.device.bytes_per_second = 1e11;
   cluster.node = {1e10, 1e-6};
   cluster.network = {1e9, 1e-5};
-  const PredictedStep step = predict(config, 16, cluster);
-  EXPECT_NEAR(step.seconds,
-              step.compute + step.host + step.exposed.total() + step.bubble + step.optimizer,
-              1e-9 * step.seconds);
-  for (const double part : {step.compute, step.bubble, step.optimizer, step.exposed[Axis::kTensor],
-                            step.exposed[Axis::kData], step.exposed[Axis::kPipeline]})
-    EXPECT_GT(part, 0);
+  for (const char* schedule : {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      config.parallel.pipeline_schedule = schedule;
+      config.parallel.recompute = recompute;
+      const PredictedStep step = predict(config, 16, cluster);
+      EXPECT_NEAR(step.seconds,
+                  step.compute + step.host + step.exposed.total() + step.bubble + step.optimizer,
+                  1e-9 * step.seconds)
+          << schedule;
+      for (const double part :
+           {step.compute, step.optimizer, step.exposed[Axis::kTensor], step.exposed[Axis::kData]})
+        EXPECT_GT(part, 0) << schedule;
+      EXPECT_GE(step.bubble, 0) << schedule;
+    }
+  }
 }
 
 TEST(StepTime, a_bubble_is_the_schedules) {
