@@ -233,7 +233,7 @@ EDITS = [
     ("src/train/router_bias.cc", "the first rows' counts on every rank",
      "of_experts.at(static_cast<std::size_t>(first) + i)", "of_experts.at(i + 0 * static_cast<std::size_t>(first))"),
     ("src/dataset/batch_builder.cc", "targets of the second range one token late",
-     "range.first + 1, range.count, targets + at", "range.first + (at == 0 ? 1 : 0), range.count, targets + at"),
+     "counted_[i + 1] == 0 ? -1 : tokens_[i + 1];", "counted_[i + 1] == 0 ? -1 : tokens_[i + (range.first == 0 ? 1 : 0)];"),
     ("src/dataset/batch_builder.cc", "positions counted from a range's beginning",
      "static_cast<std::int32_t>(range.first + i)", "static_cast<std::int32_t>(i)"),
     ("src/dataset/batch_builder.cc", "documents by place in the row",
