@@ -64,7 +64,7 @@ ModelConfig make_config(MeshModel model) {
           "num_key_value_heads": 2, "intermediate_size": 288)");
     case MeshModel::kExpertSixteens:
       return model_of(common + R"("model_type": "qwen2_moe", "num_hidden_layers": 2,
-          "hidden_size": 192, "num_attention_heads": 12, "num_key_value_heads": 2,
+          "hidden_size": 192, "num_attention_heads": 12, "num_key_value_heads": 12,
           "max_position_embeddings": 64, "intermediate_size": 192, "num_experts": 12,
           "num_experts_per_tok": 3, "moe_intermediate_size": 96,
           "shared_expert_intermediate_size": 192, "mlp_only_layers": [0])");
