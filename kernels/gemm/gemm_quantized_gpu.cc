@@ -11,30 +11,11 @@
 #include "kernels/common/gpu_kernels.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm_quantized_internal.h"
+#include "kernels/gemm/gemm_quantized_scales.h"
 
 namespace trireme {
 namespace gemm_quantized_internal {
 namespace {
-
-/// Those that have indices.
-template <class F>
-void each_part(const ScaleDim& dim, F f) {
-  for (int i = 0; i < dim.part_count; ++i)
-    if (const ScaleDim::Part& part = dim.parts[static_cast<std::size_t>(i)]; part.size > 0) f(part);
-}
-
-ScalesGpu scales_of(const ConstQuantizedView& view) {
-  ScalesGpu scales{};
-  scales.scales = reinterpret_cast<const float*>(view.scales.data);
-  scales.columns = view.columns.blocks();
-  scales.row_block = view.rows.block;
-  scales.column_block = view.columns.block;
-  each_part(view.rows, [&](const ScaleDim::Part& part) {
-    scales.sizes[scales.parts] = part.size;
-    scales.offsets[scales.parts++] = part.offset;
-  });
-  return scales;
-}
 
 std::string words_of(const QuantizedGemm& args) {
   return fmt::format("a product of [{}, {}] {} (scales of {} x {}) and [{}, {}] {} ({} x {})",
@@ -96,6 +77,31 @@ QuantizedProductKey::Parts sizes_of(const ScalesGpu& scales) {
 
 }  // namespace
 
+ScalesGpu scales_of(const ConstTensorView& scales, const ScaleDim& rows, const ScaleDim& columns) {
+  ScalesGpu out{};
+  out.scales = reinterpret_cast<const float*>(scales.data);
+  out.columns = columns.blocks();
+  out.row_block = rows.block;
+  out.column_block = columns.block;
+  for (const ScaleDim::Part& part : rows.given_parts()) {
+    if (part.size == 0) continue;
+    out.sizes[out.parts] = part.size;
+    out.offsets[out.parts++] = part.offset;
+  }
+  return out;
+}
+
+int ends_of_parts(const ScaleDim& k, std::int64_t (&ends)[ScalesGpu::kPartsMax]) {
+  int parts = 0;
+  std::int64_t end = 0;
+  for (const ScaleDim::Part& part : k.given_parts()) {
+    if (part.size == 0) continue;
+    end += ScaleDim::padded_size_of(part) / ScaleDim::kAlignment;
+    ends[parts++] = end;
+  }
+  return parts;
+}
+
 GemmQuantizedGpuArgs gpu_args(const Context& context, const QuantizedGemm& args) {
   GemmQuantizedGpuArgs raw{};
   raw.product = {.exec = context.exec(),
@@ -118,13 +124,9 @@ GemmQuantizedGpuArgs gpu_args(const Context& context, const QuantizedGemm& args)
                  .workspace = nullptr};
   raw.format_a = args.a.format();
   raw.format_b = args.b.format();
-  raw.a = scales_of(args.a);
-  raw.b = scales_of(args.b);
-  std::int64_t end = 0;
-  each_part(args.a.columns, [&](const ScaleDim::Part& part) {
-    end += ScaleDim::padded_size_of(part) / ScaleDim::kAlignment;
-    raw.k_ends[raw.k_parts++] = end;
-  });
+  raw.a = scales_of(args.a.scales, args.a.rows, args.a.columns);
+  raw.b = scales_of(args.b.scales, args.b.rows, args.b.columns);
+  raw.k_parts = ends_of_parts(args.a.columns, raw.k_ends);
   raw.precise_sums = args.precise_sums;
   return raw;
 }

@@ -1,16 +1,13 @@
 #include "kernels/grouped_gemm/grouped_gemm_checks.h"
 
+#include "kernels/common/check_segments.h"
+
 namespace trireme::grouped_gemm_internal {
 
 void check_begins(const ArgumentChecker& check, const Context& context, ConstTensorView begins,
                   std::int64_t sources, std::int64_t experts, std::int64_t most) {
   check.that(sources > 0, "sources", "an expert has one segment or more");
-  check.tensor("begins", begins, DType::kI32, {experts * sources + 1});
-  if (context.on_gpu()) return;
-  const auto* begin = begins.as<std::int32_t>();
-  bool ascend = begin[0] >= 0 && begin[experts * sources] <= most;
-  for (std::int64_t i = 0; i < experts * sources; ++i) ascend = ascend && begin[i] <= begin[i + 1];
-  check.that(ascend, "begins", "segments lie behind each other within the rows");
+  check_segments(check, context, begins, experts * sources, most);
 }
 
 Counts counts_of(const Context& context, ConstTensorView begins, std::int64_t sources,

@@ -1,6 +1,6 @@
-#include "base/math.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/gpu_scratch.h"
+#include "kernels/gemm/gemm_quantized_scales.h"
 #include "kernels/grouped_gemm/grouped_gemm_quantized_gpu_table.h"
 #include "kernels/grouped_gemm/grouped_gemm_quantized_internal.h"
 
@@ -18,19 +18,7 @@ const GroupedGemmQuantizedGpuKernels& table() {
   return gpu_table("grouped_gemm_quantized", &GpuKernels::grouped_gemm_fp8_sm90);
 }
 
-ScalesGpu scales_of(const ConstTensorView& scales, const ScaleDim& rows, const ScaleDim& columns) {
-  ScalesGpu out{};
-  out.scales = scales.as<float>();
-  out.columns = columns.blocks();
-  out.row_block = rows.block;
-  out.column_block = columns.block;
-  for (const ScaleDim::Part& part : rows.given_parts()) {
-    if (part.size == 0) continue;
-    out.sizes[out.parts] = part.size;
-    out.offsets[out.parts++] = part.offset;
-  }
-  return out;
-}
+using gemm_quantized_internal::scales_of;
 
 /// Of rows of a table: each has scales of its own, or those of its segment.
 ScalesGpu scales_along(const ConstQuantizedSegments& a) {
@@ -64,12 +52,7 @@ void multiply_on_gpu(Context& context, const QuantizedGroupedGemm& args) {
                                   .format_a = args.a.format(),
                                   .format_b = args.b.codes.dtype,
                                   .multiprocessors = context.multiprocessors()};
-  std::int64_t end = 0;
-  for (const ScaleDim::Part& part : args.b.columns.given_parts()) {
-    if (part.size == 0) continue;
-    end += ScaleDim::padded_size_of(part) / ScaleDim::kAlignment;
-    raw.k_ends[raw.k_parts++] = end;
-  }
+  raw.k_parts = gemm_quantized_internal::ends_of_parts(args.b.columns, raw.k_ends);
   table().multiply(raw);
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/quantize/quantize_segments.h"
 
 #include "kernels/common/check_args.h"
+#include "kernels/common/check_segments.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/op_work.h"
 #include "kernels/elementwise/elementwise.h"
@@ -100,7 +101,6 @@ void check(const Context& context, const QuantizeSegments& args) {
   const std::int64_t most = args.x.shape[0], segments = args.begins.count() - 1;
   check.tensor("x", args.x, args.x.dtype, {most, out.columns.size()});
   check.that(segments >= 0, "begins", "ends no segment");
-  check.tensor("begins", args.begins, DType::kI32, {segments + 1});
   check.that(is_fp8(out.format()), "out.codes", "expected e4m3 or e5m2");
   check.that(out.columns.block == 0 || out.columns.block == kBlock, "out",
              "blocks are of 128, or whole parts");
@@ -111,11 +111,7 @@ void check(const Context& context, const QuantizeSegments& args) {
   for (const ConstTensorView& written : {ConstTensorView(out.codes), ConstTensorView(out.scales)})
     check.disjoint("out", written, "x", args.x);
   check.disjoint("out.codes", out.codes, "out.scales", out.scales);
-  if (context.on_gpu()) return;
-  const auto* begins = args.begins.as<std::int32_t>();
-  bool ascend = begins[0] >= 0 && begins[segments] <= most;
-  for (std::int64_t i = 0; i < segments; ++i) ascend = ascend && begins[i] <= begins[i + 1];
-  check.that(ascend, "begins", "segments lie behind each other within the rows");
+  check_segments(check, context, args.begins, segments, most);
 }
 
 }  // namespace

@@ -187,12 +187,7 @@ void experts_to_activation(const LayerPass& pass, const BlockWeights& weights,
   experts.start(scratch.n_TC, counts);
   if (pass.config.mlp.ffn > 0) {
     if (pass.config.experts->shared_gate) {
-      if (weights.mlp.in.fp8 != nullptr) {  // whose rows travel as codes, and the gate reads n
-        pass.tensor.start_all_gather(scratch.n_TC).wait();
-        pass.linear_forward(acts.mlp.in_TX, scratch.n_TC, weights.mlp.in);
-      } else {
-        column_parallel_forward(pass, acts.mlp.in_TX, scratch.n_TC, weights.mlp.in);
-      }
+      column_parallel_forward_and_keep(pass, acts.mlp.in_TX, scratch.n_TC, weights.mlp.in);
       shared_gate_forward(pass, weights.experts, acts.experts, scratch.n_TC);
       weighted_glu_forward(pass.context, scratch.act_TF, shared_glu(pass, acts));
     } else {

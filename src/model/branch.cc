@@ -25,6 +25,13 @@ void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView 
       });
 }
 
+void column_parallel_forward_and_keep(const LayerPass& pass, TensorView y_TN, TensorView x_TC,
+                                      const LinearWeights& weights) {
+  if (weights.fp8 == nullptr) return column_parallel_forward(pass, y_TN, x_TC, weights);
+  pass.tensor.start_all_gather(x_TC).wait();
+  pass.linear_forward(y_TN, x_TC, weights);
+}
+
 void row_parallel_forward(const LayerPass& pass, TensorView y_TC, ConstTensorView x_TN,
                           LinearWeights weights, TensorView scratch_TC, RowsFunction then) {
   if (pass.tensor.extent() == 1) {

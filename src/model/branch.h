@@ -128,6 +128,10 @@ struct BranchGradients {
 /// Column-parallel: y = x W + b, where x is gathered from the residual rows.
 void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView x_TC,
                              const LinearWeights& weights, const LinearEpilogue& epilogue = {});
+/// The same where others read x too: its rows are all here afterwards, also in fp8, for which they
+/// travel as codes otherwise.
+void column_parallel_forward_and_keep(const LayerPass& pass, TensorView y_TN, TensorView x_TC,
+                                      const LinearWeights& weights);
 /// Row-parallel: y = x W + b, where x's columns are sharded: partial sums, b in the first. Reduced
 /// by way of memory as large as y. `then` is done with the residual rows.
 void row_parallel_forward(const LayerPass& pass, TensorView y_TC, ConstTensorView x_TN,

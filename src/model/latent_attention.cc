@@ -65,14 +65,6 @@ UpGradients up_gradients(const LayerPass& pass, const LatentGradients& left) {
   return of;
 }
 
-/// From latents, or n, to what heads are made of; W reads their rows of all ranks.
-void up_forward(const LayerPass& pass, TensorView y_TX, TensorView x_TX,
-                const LinearWeights& weights) {
-  if (weights.fp8 == nullptr) return column_parallel_forward(pass, y_TX, x_TX, weights);
-  pass.tensor.start_all_gather(x_TX).wait();
-  pass.linear_forward(y_TX, x_TX, weights);
-}
-
 void make_queries(const LayerPass& pass, const AttentionActivations& acts,
                   const LatentForwardScratch& scratch) {
   latent_queries(pass.context,
@@ -144,10 +136,12 @@ void latent_forward(const LayerPass& pass, const AttentionWeights& weights,
   pass.linear_forward(acts.in_TX, pass.tensor.residual_rows(n_TC), weights.in);
   norm_latents(pass, weights, acts);
   Pending rope = pass.tensor.start_all_gather(acts.latent.rope_TR);
-  up_forward(pass, scratch.q_TX, latent_of(pass).q_rank > 0 ? acts.latent.q_TX : n_TC,
-             weights.q_up);
+  // W reads all rows of what these read.
+  column_parallel_forward_and_keep(
+      pass, scratch.q_TX, latent_of(pass).q_rank > 0 ? acts.latent.q_TX : n_TC, weights.q_up);
   if (which != LatentHeads::kNone) make_queries(pass, acts, scratch);
-  if (which == LatentHeads::kAll) up_forward(pass, scratch.kv_TX, acts.latent.kv_TX, weights.kv_up);
+  if (which == LatentHeads::kAll)
+    column_parallel_forward_and_keep(pass, scratch.kv_TX, acts.latent.kv_TX, weights.kv_up);
   rope.wait();
   if (which == LatentHeads::kAll) make_keys(pass, acts, scratch);
 }
