@@ -146,7 +146,8 @@ EDITS = [
      "    return row_parallel_forward(pass, scratch.branch_TC, x_TN, weights.out, scratch.n_TC, then);",
      "    { linear_forward(pass.context, scratch.branch_TC, x_TN, weights.out); "
      "return then.given() ? then(pass.context, 0, pass.tensor.residual_rows(scratch.branch_TC).shape[0]) : void(); }"),
-    ("src/model/branch.cc", "inputs of attention and MLP not gathered", "pass.tensor.start_all_gather(x_TC)", "Pending()"),
+    ("src/model/branch.cc", "inputs of attention and MLP not gathered",
+     "x_TC, pass.tensor.start_all_gather(x_TC)", "x_TC, Pending()"),
     ("src/model/attention.cc", "norm of all heads: squares not summed",
      "    pass.tensor.sum(acts.squares_2T);\n", ""),
     ("src/model/attention.cc", "norm of all heads: the gradient's part not summed",
