@@ -464,9 +464,10 @@ void expect_round_trip(const LoadedConfig& loaded, std::string_view name) {
 TEST(Resolved, training_it_again_gives_itself_for_every_example_config) {
   int count = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(TRIREME_CONFIGS)) {
-    if (entry.path().extension() != ".json" || entry.path().filename() == "config.schema.json")
-      continue;
-    expect_round_trip(read_run_config({{entry.path()}, {}}), entry.path().string());
+    const std::filesystem::path& path = entry.path();
+    const bool cluster = path.parent_path().filename() == "clusters";
+    if (path.extension() != ".json" || path.filename() == "config.schema.json" || cluster) continue;
+    expect_round_trip(read_run_config({{path}, {}}), path.string());
     ++count;
   }
   EXPECT_GE(count, 60);
