@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/nearest_word.h"
+#include "config/adapters.h"
 #include "config/fields.h"
 
 namespace trireme {
@@ -38,6 +39,7 @@ class Checker {
     check_trace();
     check_staging();
     check_watching();
+    check_lora();
     if (loaded_.config.has_model()) check_experts();
     const auto of_model = meant_.lower_bound("model.");
     const bool model_meant = of_model != meant_.end() && of_model->starts_with("model.");
@@ -219,6 +221,42 @@ class Checker {
       report("moe.bias_rate", R"(leave it out, or moe.balance "bias")",
              "is of a bias that this run does not move");
     }
+  }
+
+  void check_lora() {
+    RunConfig& config = loaded_.config;
+    const RunConfig::Lora& lora = config.lora;
+    if (!lora.given()) {
+      for (const Field& field : fields()) {
+        const bool of_adapters = field.section() == "lora" || field.path == "init.adapter";
+        if (!of_adapters || field.path == "lora.rank" || !chosen(field)) continue;
+        if (!meant("lora.rank"))
+          report("lora.rank", "an integer of at least 1",
+                 fmt::format("is required where {} is given", field.path));
+        return;
+      }
+      return;
+    }
+    if (config.init.weights == "random" && !meant("init.weights")) {
+      report("init.weights", "a Hugging Face directory or a checkpoint",
+             "is required with lora: adapters stand beside weights that are trained already");
+    }
+    const bool fp8 = config.precision.compute == ComputePrecision::kFp8;
+    if (lora.base == LoraBase::kFp32 &&
+        config.precision.compute.value_or(ComputePrecision::kFp32) != ComputePrecision::kFp32) {
+      report("lora.base", R"("compute", or precision.compute "fp32")",
+             "keeps the weights in fp32, and products read them in another type");
+    }
+    if (lora.base == LoraBase::kNf4 && fp8) {
+      report("lora.base", R"("compute", or precision.compute "bf16" or "fp32")",
+             "keeps the weights in four bits, and products of fp8 read them in fp8");
+    }
+    if (config.moe.balance == MoeBalance::kBias) {
+      report("moe.balance", R"("auto", "aux" or "none")",
+             "moves a bias of the router, which stands still beside adapters (lora)");
+    }
+    if (config.has_model() && !has_problem_in(loaded_.problems, "lora"))
+      take_adapters(config, loaded_.problems);
   }
 
   void check_staging() {

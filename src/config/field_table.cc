@@ -108,6 +108,11 @@ void add_run(std::vector<Field>& list) {
         .values = {"random"},
         .peers = {"--pretrained-checkpoint --finetune", "", "model_name_or_path",
                   "checkpoint.initial_load_path"});
+  FIELD(init.adapter,
+        .text =
+            "Adapters to begin from: a folder of peft's, whose rank and targets are those of lora",
+        .default_text = "none", .example = "\"adapters/first\"",
+        .peers = {"", "", "adapter_name_or_path", ""});
   FIELD(tokenizer, .text = "byte (ids 0-255, 256 ends a document) or a tokenizer.json",
         .values = {"byte"},
         .peers = {"--tokenizer-model --tokenizer-type", "", "tokenizer_name",
@@ -377,6 +382,34 @@ void add_moe(std::vector<Field>& list) {
         .peers = {"--moe-token-dispatcher-type", "", "", ""});
 }
 
+void add_lora(std::vector<Field>& list) {
+  FIELD(lora.rank,
+        .text =
+            "Train adapters of this rank beside linear products, whose own weights stand still "
+            "(LoRA); init.weights names those",
+        .default_text = "none: everything is trained", .example = "16", .minimum = 1,
+        .maximum = 65536, .peers = {"", "", "r lora_r", ""});
+  FIELD(lora.alpha, .text = "What an adapter adds is times alpha / rank",
+        .default_text = "lora.rank", .example = "32", .above = 0, .maximum = 1e9,
+        .peers = {"", "", "lora_alpha", ""});
+  FIELD(lora.dropout, .text = "Share of the numbers that an adapter reads as 0", .minimum = 0,
+        .below = 1, .peers = {"", "", "lora_dropout", ""});
+  FIELD(lora.targets,
+        .text =
+            "Which products have adapters: their names, or the ends of those; [] for every linear "
+            "product of the layers",
+        .example = "[\"q_proj\", \"v_proj\"]", .peers = {"", "", "target_modules lora_target", ""});
+  FIELD(lora.dora, .text = "Each row of a product has a length of its own, trained too (DoRA)",
+        .peers = {"", "", "use_dora", ""});
+  FIELD(lora.rslora, .text = "alpha / sqrt(rank) in place of alpha / rank (rank-stabilised)",
+        .peers = {"", "", "use_rslora", ""});
+  FIELD(lora.base,
+        .text =
+            "How the frozen weights stand: in the type of precision.compute, in fp32 (with compute "
+            "fp32), or those of the layers' linear products in four bits (NF4, QLoRA)",
+        .peers = {"", "", "load_in_4bit", ""});
+}
+
 void add_output(std::vector<Field>& list) {
   FIELD(checkpoint.interval_steps, .text = "Save every so many steps; 0: only at the end",
         .unit = "steps", .peers = {"--save-interval", "", "save_steps", "checkpoint.interval"});
@@ -447,6 +480,7 @@ const std::vector<Field>& fields() {
     add_training(list);
     add_parallel(list);
     add_moe(list);
+    add_lora(list);
     add_output(list);
     return list;
   }();

@@ -72,6 +72,10 @@ struct EnumWords<BalanceScope> {
   static constexpr std::string_view kWords[] = {"sequence", "global"};
 };
 template <>
+struct EnumWords<LoraBase> {
+  static constexpr std::string_view kWords[] = {"compute", "fp32", "nf4"};
+};
+template <>
 struct EnumWords<DispatchMethod> {
   static constexpr std::string_view kWords[] = {"alltoall", "allgather"};
 };

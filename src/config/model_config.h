@@ -159,6 +159,28 @@ struct MlpConfig {
   friend bool operator==(const MlpConfig&, const MlpConfig&) = default;
 };
 
+/// Matrices of low rank beside linear products of layers whose own weights stand still (LoRA, Hu et
+/// al. 2021), as peft has them:
+///   y = x W^T + scale x A^T B^T           A [rank, in], B [out, rank]
+/// With magnitudes (DoRA, Liu et al. 2024) each row of W + scale B A has the length m of its own:
+///   y = m / |W + scale B A| (x W^T + scale x A^T B^T)
+struct AdapterConfig {
+  std::int64_t rank = 0;
+  double scale = 1;
+  bool magnitudes = false;
+  std::vector<std::string> targets;  ///< ends of modules' names; empty: every product
+
+  /// `module`: "model.layers.0.self_attn.q_proj".
+  [[nodiscard]] bool adapts(std::string_view module) const;
+  friend bool operator==(const AdapterConfig&, const AdapterConfig&) = default;
+};
+
+/// Of each product of a layer, the sum of the ranks of the adapters beside it (config/adapters.h).
+struct AdapterRanks {
+  std::int64_t attention_in = 0, q_up = 0, kv_up = 0, attention_out = 0, mlp_in = 0, mlp_out = 0;
+  friend bool operator==(const AdapterRanks&, const AdapterRanks&) = default;
+};
+
 /// One layer: its norms, and the two branches of its residual stream.
 struct LayerConfig {
   NormConfig norm;  ///< of each of its norms
@@ -166,6 +188,7 @@ struct LayerConfig {
   AttentionConfig attention;
   MlpConfig mlp;                         ///< beside experts: the shared one
   std::optional<ExpertsConfig> experts;  ///< in the MLP's branch
+  AdapterRanks adapters;
   [[nodiscard]] bool norm_before() const { return norm_place != NormPlace::kAfter; }
   [[nodiscard]] bool norm_after() const { return norm_place != NormPlace::kBefore; }
   friend bool operator==(const LayerConfig&, const LayerConfig&) = default;
@@ -183,6 +206,8 @@ struct ModelConfig {
   double aux_coefficient = 0;  ///< router_aux_loss_coef
   bool aux_loss = false;       ///< output_router_logits: transformers adds it to the loss
   std::int64_t bos_token = -1, end_token = -1;  ///< -1: none
+  /// Of a run that trains nothing else (RunConfig::Lora).
+  std::optional<AdapterConfig> adapters = {};
 
   /// The keys under the family's names, defaults (but token ids) written out; all are kept.
   Json source;

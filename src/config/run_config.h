@@ -33,6 +33,7 @@ enum class Recompute : std::uint8_t { kNone, kSelective, kFull };
 enum class WhenBusy : std::uint8_t { kWait, kSkip };
 enum class MoeBalance : std::uint8_t { kAuto, kAux, kBias, kNone };
 enum class BalanceScope : std::uint8_t { kSequence, kGlobal };
+enum class LoraBase : std::uint8_t { kCompute, kFp32, kNf4 };
 enum class DispatchMethod : std::uint8_t { kAllToAll, kAllGather };
 
 /// Where to go on from. `step` for kStep, `directory` for kDirectory.
@@ -97,7 +98,8 @@ struct RunConfig {
   ModelConfig model;
 
   struct Init {
-    std::string weights = "random";  ///< "random", a Hugging Face directory or a checkpoint
+    std::string weights = "random";      ///< "random", a Hugging Face directory or a checkpoint
+    std::optional<std::string> adapter;  ///< a folder of peft's to begin from, with `lora`
     friend bool operator==(const Init&, const Init&) = default;
   } init;
 
@@ -204,6 +206,22 @@ struct RunConfig {
     friend bool operator==(const Moe&, const Moe&) = default;
   } moe;
 
+  /// Adapters beside frozen weights (AdapterConfig), where a rank is given.
+  struct Lora {
+    std::optional<std::int64_t> rank;
+    std::optional<double> alpha;  ///< rank
+    double dropout = 0;           ///< of what the adapters read
+    std::vector<std::string> targets;
+    bool dora = false, rslora = false;
+    LoraBase base = LoraBase::kCompute;
+
+    [[nodiscard]] bool given() const { return rank.has_value(); }
+    /// Of what an adapter adds: alpha / rank, rank-stabilised alpha / sqrt(rank) (Kalajdzievski
+    /// 2023).
+    [[nodiscard]] double scale() const;
+    friend bool operator==(const Lora&, const Lora&) = default;
+  } lora;
+
   struct Checkpoint {
     static constexpr std::int64_t kStagingBytesMin = std::int64_t{1} << 20;
     std::int64_t interval_steps = 1000;
@@ -242,6 +260,7 @@ struct RunConfig {
     if (moe.balance != MoeBalance::kAuto) return moe.balance;
     if (!model.has_experts()) return MoeBalance::kNone;
     if (model.aux_loss) return MoeBalance::kAux;
+    if (lora.given()) return MoeBalance::kNone;  // the bias of the choice stands still too
     return model.has_router_bias() ? MoeBalance::kBias : MoeBalance::kNone;
   }
   [[nodiscard]] double aux_coefficient() const {

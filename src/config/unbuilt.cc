@@ -8,16 +8,18 @@
 namespace trireme {
 
 const std::vector<Unbuilt>& unbuilt_features() {
-  static const std::vector<Unbuilt> list;
+  static const std::vector<Unbuilt> list = {{"lora.rank", {}},
+                                            {"lora.dropout", {"0"}},
+                                            {"lora.base", {"\"compute\"", "\"fp32\""}},
+                                            {"lora.dora", {"false"}}};
   return list;
 }
 
 bool is_future_key(std::string_view path) {
   static constexpr std::string_view kKeys[] = {
-      "init.adapter",          "log.blocks",    "log.prometheus",   "log.report",
-      "model_backend.dropout", "optimizer.ema", "optimizer.groups", "optimizer.matrix_lr",
-      "parallel.offload"};
-  static constexpr std::string_view kSections[] = {"lora", "stability"};
+      "log.blocks",    "log.prometheus",   "log.report",          "model_backend.dropout",
+      "optimizer.ema", "optimizer.groups", "optimizer.matrix_lr", "parallel.offload"};
+  static constexpr std::string_view kSections[] = {"stability"};
   const std::string_view section = path.substr(0, path.find('.'));
   return find_field(path) == nullptr &&
          (std::find(std::begin(kKeys), std::end(kKeys), path) != std::end(kKeys) ||

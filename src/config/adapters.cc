@@ -1,0 +1,114 @@
+#include "config/adapters.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "base/nearest_word.h"
+
+namespace trireme {
+
+namespace {
+
+/// "q_proj" and "self_attn.q_proj" are ends of "model.layers.0.self_attn.q_proj".
+bool ends_in(std::string_view module, std::string_view target) {
+  if (!module.ends_with(target)) return false;
+  return module.size() == target.size() || module[module.size() - target.size() - 1] == '.';
+}
+
+/// What each layer's products are called: "q_proj", in order.
+std::vector<std::string> short_names(const ModelConfig& config) {
+  std::vector<std::string> names;
+  std::set<std::string> known;
+  for (std::int64_t layer = 0; layer < config.layer_count(); ++layer) {
+    for (const LinearModule& module : linear_modules(config, layer)) {
+      std::string name = module.name.substr(module.name.rfind('.') + 1);
+      if (known.insert(name).second) names.push_back(std::move(name));
+    }
+  }
+  return names;
+}
+
+bool is_target(const ModelConfig& config, const std::string& target) {
+  for (std::int64_t layer = 0; layer < config.layer_count(); ++layer) {
+    for (const LinearModule& module : linear_modules(config, layer))
+      if (ends_in(module.name, target)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool AdapterConfig::adapts(std::string_view module) const {
+  return targets.empty() || std::any_of(targets.begin(), targets.end(), [&](const auto& target) {
+           return ends_in(module, target);
+         });
+}
+
+double RunConfig::Lora::scale() const {
+  const auto r = static_cast<double>(rank.value_or(1));
+  return alpha.value_or(r) / (rslora ? std::sqrt(r) : r);
+}
+
+std::vector<LinearModule> linear_modules(const ModelConfig& config, std::int64_t layer) {
+  using Ranks = AdapterRanks;
+  const LayerConfig& of = config.layer(layer);
+  const bool gpt2 = config.family == Family::kGpt2;
+  const std::string prefix = fmt::format("{}{}.", gpt2 ? "transformer.h." : "model.layers.", layer);
+  std::vector<LinearModule> modules;
+  const auto add = [&](const std::string& branch, const char* name, std::int64_t Ranks::*place) {
+    modules.push_back({fmt::format("{}{}{}", prefix, branch, name), place});
+  };
+  if (gpt2) {
+    add("attn.", "c_attn", &Ranks::attention_in);
+    add("attn.", "c_proj", &Ranks::attention_out);
+    add("mlp.", "c_fc", &Ranks::mlp_in);
+    add("mlp.", "c_proj", &Ranks::mlp_out);
+    return modules;
+  }
+  const std::string attention = "self_attn.";
+  if (const auto& latent = of.attention.latent) {
+    if (latent->q_rank > 0) add(attention, "q_a_proj", &Ranks::attention_in);
+    add(attention, "kv_a_proj_with_mqa", &Ranks::attention_in);
+    add(attention, latent->q_rank > 0 ? "q_b_proj" : "q_proj", &Ranks::q_up);
+    add(attention, "kv_b_proj", &Ranks::kv_up);
+  } else {
+    for (const char* name : {"q_proj", "k_proj", "v_proj"})
+      add(attention, name, &Ranks::attention_in);
+  }
+  add(attention, "o_proj", &Ranks::attention_out);
+  if (of.mlp.ffn == 0) return modules;
+  std::string mlp = "mlp.";
+  if (of.experts) mlp += config.family == Family::kQwen2Moe ? "shared_expert." : "shared_experts.";
+  for (const char* name : {"gate_proj", "up_proj"}) add(mlp, name, &Ranks::mlp_in);
+  add(mlp, "down_proj", &Ranks::mlp_out);
+  return modules;
+}
+
+void set_adapters(ModelConfig& model, const AdapterConfig& adapters) {
+  model.adapters = adapters;
+  for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
+    AdapterRanks& ranks = model.layers[static_cast<std::size_t>(layer)].adapters;
+    ranks = {};
+    for (const LinearModule& module : linear_modules(model, layer))
+      if (adapters.adapts(module.name)) ranks.*module.place += adapters.rank;
+  }
+}
+
+void take_adapters(RunConfig& config, std::vector<Problem>& problems) {
+  const RunConfig::Lora& lora = config.lora;
+  for (const std::string& target : lora.targets) {
+    if (is_target(config.model, target)) continue;
+    const std::vector<std::string> names = short_names(config.model);
+    problems.push_back(
+        {"lora.targets", shown(Json(target)),
+         fmt::format("{}, or ends of their full names", fmt::join(names, ", ")),
+         nearest_word(target, names).value_or(""),
+         fmt::format("is no linear product of this {}'s layers", name_of(config.model.family))});
+  }
+  set_adapters(config.model, {*lora.rank, lora.scale(), lora.dora, lora.targets});
+}
+
+}  // namespace trireme

@@ -1,0 +1,67 @@
+#include "config/adapters.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "config/support.h"
+
+namespace trireme {
+namespace {
+
+const Problem* fault_of(const LoadedConfig& loaded, std::string_view path) {
+  const auto at = std::find_if(loaded.problems.begin(), loaded.problems.end(),
+                               [&](const Problem& problem) { return problem.path == path; });
+  return at == loaded.problems.end() ? nullptr : &*at;
+}
+
+LoadedConfig load_lora(const std::vector<std::string>& more) {
+  std::vector<std::string> all = {"lora.rank=8", "init.weights=somewhere"};
+  all.insert(all.end(), more.begin(), more.end());
+  return load_with(all);
+}
+
+TEST(Adapters, every_product_of_the_layers_has_one_by_default) {
+  const LoadedConfig loaded = load_lora({});
+  ASSERT_TRUE(loaded.config.model.adapters.has_value());
+  for (const LayerConfig& layer : loaded.config.model.layers)
+    EXPECT_EQ(layer.adapters, (AdapterRanks{24, 0, 0, 8, 16, 8}));
+}
+
+TEST(Adapters, targets_are_ends_of_names) {
+  const LoadedConfig loaded =
+      load_lora({R"(lora.targets=["v_proj", "layers.1.mlp.down_proj", "self_attn.o_proj"])"});
+  EXPECT_EQ(loaded.config.model.layer(0).adapters, (AdapterRanks{8, 0, 0, 8, 0, 0}));
+  EXPECT_EQ(loaded.config.model.layer(1).adapters, (AdapterRanks{8, 0, 0, 8, 0, 8}));
+}
+
+TEST(Adapters, a_target_that_the_model_lacks_is_told_with_those_that_it_has) {
+  const LoadedConfig loaded = load_lora({R"(lora.targets=["q_porj", "roj"])"});
+  const Problem* fault = fault_of(loaded, "lora.targets");
+  ASSERT_NE(fault, nullptr);
+  EXPECT_EQ(fault->nearest, "q_proj");
+  EXPECT_NE(fault->legal.find("gate_proj, up_proj, down_proj"), std::string::npos);
+  EXPECT_EQ(std::count_if(loaded.problems.begin(), loaded.problems.end(),
+                          [](const Problem& each) { return each.path == "lora.targets"; }),
+            2);
+}
+
+TEST(Adapters, scales_follow_rank_and_alpha) {
+  EXPECT_EQ(load_lora({}).config.lora.scale(), 1);
+  EXPECT_EQ(load_lora({"lora.alpha=32"}).config.lora.scale(), 4);
+  EXPECT_DOUBLE_EQ(load_lora({"lora.alpha=32", "lora.rslora=true"}).config.lora.scale(),
+                   32 / std::sqrt(8.0));
+}
+
+TEST(Adapters, what_contradicts_is_a_fault) {
+  EXPECT_NE(fault_of(load_with({"lora.alpha=8"}), "lora.rank"), nullptr);
+  EXPECT_NE(fault_of(load_with({"init.adapter=there"}), "lora.rank"), nullptr);
+  EXPECT_NE(fault_of(load_with({"lora.rank=8"}), "init.weights"), nullptr);
+  EXPECT_NE(fault_of(load_lora({"lora.base=fp32", "precision.compute=bf16"}), "lora.base"),
+            nullptr);
+  EXPECT_NE(fault_of(load_lora({"lora.base=nf4", "precision.compute=fp8"}), "lora.base"), nullptr);
+}
+
+}  // namespace
+}  // namespace trireme
