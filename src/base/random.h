@@ -26,6 +26,9 @@ float normal(std::uint64_t key, std::uint64_t index);
 /// out[i] = scale * normal(key, first + i), several at a time; the same bits.
 void fill_normal(std::uint64_t key, std::uint64_t first, float scale, std::span<float> out);
 
+/// out[i] = bound * (2 uniform(key, first + i) - 1).
+void fill_uniform(std::uint64_t key, std::uint64_t first, float bound, std::span<float> out);
+
 /// Uniform in [0, bound) without bias; bound > 0. A sequence: each call advances *counter.
 std::uint64_t uniform_below(std::uint64_t key, std::uint64_t bound, std::uint64_t* counter);
 

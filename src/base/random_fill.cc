@@ -81,4 +81,8 @@ void fill_normal(std::uint64_t key, std::uint64_t first, float scale, std::span<
   for (; done < out.size(); ++done) out[done] = scale * normal(key, first + done);
 }
 
+void fill_uniform(std::uint64_t key, std::uint64_t first, float bound, std::span<float> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = bound * (2 * uniform(key, first + i) - 1);
+}
+
 }  // namespace trireme

@@ -34,7 +34,7 @@ struct AttentionActivations : BranchActivations {
   static void each(const LayerShape& shape, const Visit& visit, Of&... of) {
     const AttentionConfig& config = shape.config.attention;
     const bool full = shape.recompute == Recompute::kFull;
-    BranchActivations::each(shape, in_size(shape), visit, of...);
+    BranchActivations::each(shape, sizes(shape), visit, of...);
     if (config.latent) {
       visit({DType::kF32, {2, shape.residual_tokens}}, full, of.squares_2T...);
       LatentActivations::each(shape, visit, of.latent...);
@@ -58,9 +58,11 @@ struct AttentionActivations : BranchActivations {
     if (shape.config.attention.latent)
       LatentActivations::each_of_weight(shape, visit, of.latent...);
   }
-  static TensorSize in_size(const LayerShape& shape) {
+  static BranchSizes sizes(const LayerShape& shape) {
     const AttentionConfig& config = shape.config.attention;
-    return config.latent ? shape.residual(config.in_size()) : shape.wide(config.in_size());
+    const AdapterRanks& ranks = shape.config.adapters;
+    return {config.latent ? shape.residual(config.in_size()) : shape.wide(config.in_size()),
+            ranks.attention_in, ranks.attention_out};
   }
 };
 
@@ -74,7 +76,7 @@ struct AttentionGradients : BranchGradients {
                    AttentionGradients& of, Acts&... acts) {
     const AttentionConfig& config = shape.config.attention;
     own(shape.wide(shape.hidden), of.dy_TC);
-    BranchGradients::each(shape, AttentionActivations::in_size(shape), own, exchanged, of, acts...);
+    BranchGradients::each(shape, AttentionActivations::sizes(shape), own, exchanged, of, acts...);
     if (config.latent) LatentGradients::each(shape, own, exchanged, of.latent, acts.latent...);
     if (config.sinks) NormGradients::each({}, config.heads, own, of.sinks);
     if (!shape.split) return;

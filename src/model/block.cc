@@ -13,6 +13,21 @@ BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& param
           weights_of(lease, params.experts)};
 }
 
+BlockWeights with_adapters(BlockWeights weights, const BlockActivations& acts,
+                           const BlockGradients* gradients) {
+  const auto leave = [](LinearWeights& of, const TensorView& us, const TensorView& du) {
+    if (of.adapter.given()) of.adapter.rows_of = {us, du};
+  };
+  const BlockGradients none, &left = gradients == nullptr ? none : *gradients;
+  leave(weights.attention.in, acts.attention.in_us_TR, left.attention.in_du_TR);
+  leave(weights.attention.q_up, acts.attention.latent.q_us_TR, left.attention.latent.q_du_TR);
+  leave(weights.attention.kv_up, acts.attention.latent.kv_us_TR, left.attention.latent.kv_du_TR);
+  leave(weights.attention.out, acts.attention.out_us_TR, left.attention.out_du_TR);
+  leave(weights.mlp.in, acts.mlp.in_us_TR, left.mlp.in_du_TR);
+  leave(weights.mlp.out, acts.mlp.out_us_TR, left.mlp.out_du_TR);
+  return weights;
+}
+
 BlockActivations lay_out_activations(ArenaCursor& arena, const LayerShape& shape, Keep which,
                                      BlockActivations acts) {
   const auto take = [&](const TensorSize& size, bool recomputed, TensorView& view) {

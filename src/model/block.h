@@ -10,12 +10,18 @@
 
 namespace trireme {
 
+struct BlockActivations;
+struct BlockGradients;
+
 struct BlockWeights {
   AttentionWeights attention;
   BranchWeights mlp;
   ExpertsWeights experts;
 };
 BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& params);
+/// `weights` whose adapters leave what backward reads in `acts`, and what W reads in `gradients`.
+BlockWeights with_adapters(BlockWeights weights, const BlockActivations& acts,
+                           const BlockGradients* gradients = nullptr);
 
 /// What backward reads of the forward pass, declared by each branch.
 struct BlockActivations {
@@ -28,7 +34,7 @@ struct BlockActivations {
     visit(shape.residual(), false, of.attention.norm.s_TC...);
     AttentionActivations::each(shape, visit, of.attention...);
     visit(shape.residual(), shape.recompute == Recompute::kFull, of.mlp.norm.s_TC...);
-    BranchActivations::each(shape, shape.wide(shape.config.mlp.up_size()), visit, of.mlp...);
+    BranchActivations::each(shape, mlp_sizes(shape), visit, of.mlp...);
     ExpertsActivations::each(shape, visit, of.experts...);
   }
   /// What W reads as the forward pass or R has left it: `visit(size, view...)`.

@@ -1,6 +1,54 @@
 #include "model/branch.h"
 
+#include "kernels/gelu/gelu.h"
+#include "kernels/glu/glu.h"
+
 namespace trireme {
+
+namespace {
+
+GluGate gate_of(GemmEpilogue kind) {
+  using enum GemmEpilogue;
+  return kind == kSwiglu || kind == kSwigluBackward ? GluGate::kSilu : GluGate::kGelu;
+}
+
+/// `weights` without what stands beside them.
+LinearWeights base_of(LinearWeights weights) {
+  weights.adapter = {};
+  return weights;
+}
+
+}  // namespace
+
+void adapted_forward(const LayerPass& pass, TensorView y_TN, ConstTensorView x_TK,
+                     const LinearWeights& weights, const LinearEpilogue& epilogue) {
+  using enum GemmEpilogue;
+  const BatchInvariance alone(pass.context, pass.takes_parts());
+  const bool plain = epilogue.kind == kNone;
+  const TensorView& product_TN = plain ? y_TN : epilogue.saved;
+  pass.linear_forward(product_TN, x_TK, base_of(weights));
+  adapter_forward(pass.context, pass.adapters, product_TN, x_TK, weights.adapter);
+  if (epilogue.kind == kGelu)
+    gelu_forward(pass.context, y_TN, product_TN);
+  else if (!plain)
+    glu_forward(pass.context, gate_of(epilogue.kind), y_TN, product_TN);
+  if (epilogue.then.given()) epilogue.then(pass.context, 0, y_TN.shape[0]);
+}
+
+void adapted_backward_input(const LayerPass& pass, TensorView dx_TK, ConstTensorView dy_TN,
+                            const LinearWeights& weights, const LinearEpilogue& epilogue) {
+  using enum GemmEpilogue;
+  const BatchInvariance alone(pass.context, pass.takes_parts());
+  const bool plain = epilogue.kind == kNone;
+  const TensorView& product_TK = plain ? dx_TK : epilogue.saved;
+  pass.linear_backward_input(product_TK, dy_TN, base_of(weights));
+  adapter_backward_input(pass.context, pass.adapters, product_TK, dy_TN, weights.adapter);
+  if (epilogue.kind == kGeluBackward)
+    gelu_backward(pass.context, dx_TK, product_TK, epilogue.operand, product_TK);
+  else if (!plain)
+    glu_backward(pass.context, gate_of(epilogue.kind), dx_TK, product_TK, epilogue.operand,
+                 product_TK);
+}
 
 BranchWeights weights_of(const ParamStore::Lease& lease, const BranchParams& params) {
   return {weights_of(lease, params.norm), weights_of(lease, params.post_norm),
@@ -9,6 +57,10 @@ BranchWeights weights_of(const ParamStore::Lease& lease, const BranchParams& par
 
 void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView x_TC,
                              const LinearWeights& weights, const LinearEpilogue& epilogue) {
+  if (weights.fp8 != nullptr && weights.adapter.given()) {
+    pass.tensor.start_all_gather(x_TC).wait();  // adapters read rows, not codes
+    return pass.linear_forward(y_TN, x_TC, weights, epilogue);
+  }
   if (weights.fp8 != nullptr && pass.fp8 != nullptr) {
     if (pass.tensor.residual_tokens(x_TC.shape[0]) < x_TC.shape[0])
       return pass.fp8->forward_gathered(y_TN, x_TC, weights, epilogue);
@@ -21,7 +73,8 @@ void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView 
         };
         LinearEpilogue part = epilogue.rows(first, count);
         if (epilogue.then.given()) part.then = then;
-        pass.linear_forward(y_TN.rows(first, count), x_TC.rows(first, count), weights, part);
+        pass.linear_forward(y_TN.rows(first, count), x_TC.rows(first, count),
+                            weights.rows(first, count), part);
       });
 }
 
@@ -44,10 +97,11 @@ void row_parallel_forward(const LayerPass& pass, TensorView y_TC, ConstTensorVie
     pass.linear_forward(y_TC, x_TN, weights);
     pass.tensor.reduce(y_TC);
   } else {
-    pass.tensor.make_reduced(
-        pass.context, y_TC, scratch_TC, [&](std::int64_t first, std::int64_t count) {
-          pass.linear_forward(y_TC.rows(first, count), x_TN.rows(first, count), weights);
-        });
+    pass.tensor.make_reduced(pass.context, y_TC, scratch_TC,
+                             [&](std::int64_t first, std::int64_t count) {
+                               pass.linear_forward(y_TC.rows(first, count), x_TN.rows(first, count),
+                                                   weights.rows(first, count));
+                             });
   }
   if (then.given()) then(pass.context, 0, pass.tensor.residual_rows(y_TC).shape[0]);
 }

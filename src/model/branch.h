@@ -19,6 +19,13 @@
 namespace trireme {
 
 struct ExpertsPass;
+struct LayerPass;
+
+/// A product beside which adapters stand: its epilogue and what follows its rows come after them.
+void adapted_forward(const LayerPass& pass, TensorView y_TN, ConstTensorView x_TK,
+                     const LinearWeights& weights, const LinearEpilogue& epilogue);
+void adapted_backward_input(const LayerPass& pass, TensorView dx_TK, ConstTensorView dy_TN,
+                            const LinearWeights& weights, const LinearEpilogue& epilogue);
 
 /// For one layer and micro-batch.
 struct LayerPass {
@@ -33,6 +40,7 @@ struct LayerPass {
   /// In generation, which reads fp8 weights as bf16: room for the largest.
   TensorView widened = {};
   const ExpertsPass* experts = nullptr;  ///< in a model with experts
+  AdapterScratch adapters = {};          ///< in a model with adapters
   std::int64_t index = 0;                ///< of the layer in the model
 
   [[nodiscard]] std::int64_t tokens() const { return positions.shape[0]; }
@@ -42,6 +50,7 @@ struct LayerPass {
   [[nodiscard]] bool takes_parts() const { return tensor.extent() > 1 && !context.on_gpu(); }
   void linear_forward(TensorView y_TN, ConstTensorView x_TK, const LinearWeights& weights,
                       const LinearEpilogue& epilogue = {}) const {
+    if (weights.adapter.given()) return adapted_forward(*this, y_TN, x_TK, weights, epilogue);
     if (weights.fp8 != nullptr && fp8 != nullptr)
       return fp8->forward(y_TN, x_TK, weights, epilogue);
     const BatchInvariance alone(context, takes_parts());
@@ -49,12 +58,16 @@ struct LayerPass {
   }
   void linear_backward_input(TensorView dx_TK, ConstTensorView dy_TN, const LinearWeights& weights,
                              const LinearEpilogue& epilogue = {}) const {
+    if (weights.adapter.given())
+      return adapted_backward_input(*this, dx_TK, dy_TN, weights, epilogue);
     if (weights.fp8 != nullptr) return fp8->backward_input(dx_TK, dy_TN, weights, epilogue);
     const BatchInvariance alone(context, takes_parts());
     trireme::linear_backward_input(context, dx_TK, dy_TN, weights, epilogue);
   }
   void linear_backward_weight(const LinearGradients& gradients, ConstTensorView dy_TN,
                               ConstTensorView x_TK) const {
+    if (gradients.adapter.given())
+      adapter_backward_weight(context, adapters, gradients.adapter, dy_TN, x_TK);
     if (gradients.fp8 != nullptr) return fp8->backward_weight(gradients, dy_TN, x_TK);
     trireme::linear_backward_weight(context, gradients, dy_TN, x_TK);
   }
@@ -63,7 +76,7 @@ struct LayerPass {
   void linear_backward(TensorView dx_TK, ConstTensorView dy_TN, const LinearWeights& weights,
                        const LinearEpilogue& epilogue, const LinearGradients& gradients,
                        const X& x) const {
-    if (weights.fp8 != nullptr)
+    if (weights.fp8 != nullptr && !weights.adapter.given())
       return fp8->backward_both(dx_TK, dy_TN, weights, epilogue, gradients, x);
     linear_backward_input(dx_TK, dy_TN, weights, epilogue);
     linear_backward_weight(gradients, dy_TN, x());
@@ -76,21 +89,33 @@ struct BranchWeights {
 };
 BranchWeights weights_of(const ParamStore::Lease& lease, const BranchParams& params);
 
+/// What the products of a branch make: the first, and what adapters make of its and the last one's
+/// inputs.
+struct BranchSizes {
+  TensorSize in;
+  std::int64_t in_ranks = 0, out_ranks = 0;
+};
+
 /// What backward reads of the forward pass. n and the last product's input are recomputed.
 struct BranchActivations {
   NormActivations norm;
-  NormActivations post_norm;  ///< with f(n) as its input
-  TensorView in_TX;           ///< of the first product
+  NormActivations post_norm;       ///< with f(n) as its input
+  TensorView in_TX;                ///< of the first product
+  TensorView in_us_TR, out_us_TR;  ///< of adapters (AdapterRows)
 
   /// `visit(size, recomputed, view...)` of each, for the same of every `of`.
   template <class Visit, class... Of>
-  static void each(const LayerShape& shape, const TensorSize& in, const Visit& visit, Of&... of) {
+  static void each(const LayerShape& shape, const BranchSizes& sizes, const Visit& visit,
+                   Of&... of) {
+    const TensorSize& in = sizes.in;
     const bool full = shape.recompute == Recompute::kFull;
     const auto statistic = [&](const TensorSize& size, auto&... view) {
       visit(size, full, view...);
     };
     if (shape.config.norm_before()) NormActivations::each_statistic(shape, statistic, of.norm...);
     visit(in, full, of.in_TX...);
+    if (sizes.in_ranks > 0) visit(adapter_rows(in, sizes.in_ranks), false, of.in_us_TR...);
+    if (sizes.out_ranks > 0) visit(shape.wide(sizes.out_ranks), false, of.out_us_TR...);
     if (!shape.config.norm_after()) return;
     visit(shape.residual(), full, of.post_norm.s_TC...);
     NormActivations::each_statistic(shape, statistic, of.post_norm...);
@@ -102,16 +127,20 @@ struct BranchGradients {
   TensorView dy_TC;    ///< of the residual stream behind the branch
   TensorView dout_TC;  ///< of f(n), where y is its norm; else not given, as it is dy
   TensorView din_TX;
-  TensorView n_TC;                ///< its gradient before that
-  NormGradients norm, post_norm;  ///< given where B and W are apart
+  TensorView n_TC;                 ///< its gradient before that
+  TensorView in_du_TR, out_du_TR;  ///< of adapters (AdapterRows)
+  NormGradients norm, post_norm;   ///< given where B and W are apart
 
   [[nodiscard]] const TensorView& last_product() const { return dout_TC.given() ? dout_TC : dy_TC; }
 
   /// `own(size, gradient)` of each that has memory of its own, `exchanged(size, gradient,
   /// activation...)` of each that takes that of an activation, for the same of every `acts`.
   template <class Own, class Exchanged, class... Acts>
-  static void each(const LayerShape& shape, const TensorSize& in, const Own& own,
+  static void each(const LayerShape& shape, const BranchSizes& sizes, const Own& own,
                    const Exchanged& exchanged, BranchGradients& of, Acts&... acts) {
+    const TensorSize& in = sizes.in;
+    if (sizes.in_ranks > 0) own(adapter_rows(in, sizes.in_ranks), of.in_du_TR);
+    if (sizes.out_ranks > 0) own(shape.wide(sizes.out_ranks), of.out_du_TR);
     const TensorSize n = shape.wide(shape.hidden);
     shape.exchanges() ? exchanged(in, of.din_TX, acts.in_TX...) : own(in, of.din_TX);
     shape.exchanges_residual() ? exchanged(n, of.n_TC, acts.norm.s_TC...) : own(n, of.n_TC);
@@ -150,6 +179,12 @@ struct BranchBackward {
   const Acts& acts;
   const Left& left;
 
+  [[nodiscard]] LinearGradients gradients_of_in() const {
+    return gradients_of(sink, params.in, {acts.in_us_TR, left.in_du_TR});
+  }
+  [[nodiscard]] LinearGradients gradients_of_out() const {
+    return gradients_of(sink, params.out, {acts.out_us_TR, left.out_du_TR});
+  }
   /// From dy to the gradient of the last product, which is then gathered.
   [[nodiscard]] Pending start(const BranchWeights& weights) const {
     if (left.dout_TC.given()) {
@@ -169,12 +204,12 @@ struct BranchBackward {
     const TensorView& dy_TC = left.last_product();
     if (x.given()) {
       dy.wait();
-      return pass.linear_backward(dx_TN, dy_TC, weights.out, epilogue,
-                                  gradients_of(sink, params.out), [&] { return x; });
+      return pass.linear_backward(dx_TN, dy_TC, weights.out, epilogue, gradients_of_out(),
+                                  [&] { return x; });
     }
     const auto product = [&](std::int64_t first, std::int64_t count) {
-      pass.linear_backward_input(dx_TN.rows(first, count), dy_TC.rows(first, count), weights.out,
-                                 epilogue.rows(first, count));
+      pass.linear_backward_input(dx_TN.rows(first, count), dy_TC.rows(first, count),
+                                 weights.out.rows(first, count), epilogue.rows(first, count));
     };
     if (weights.out.fp8 == nullptr) return pass.tensor.use_gathered(dy_TC, std::move(dy), product);
     dy.wait();  // a scale is that of all rows
@@ -193,7 +228,7 @@ struct BranchBackward {
     pass.tensor.make_reduced(
         pass.context, left.n_TC, scratch_TC, [&](std::int64_t first, std::int64_t count) {
           pass.linear_backward_input(left.n_TC.rows(first, count), left.din_TX.rows(first, count),
-                                     weights.in);
+                                     weights.in.rows(first, count));
         });
   }
   /// From n's gradient, which gives way to n, to that of s.
@@ -208,18 +243,16 @@ struct BranchBackward {
   }
   /// in_input, norm and in_weight, where no rank has another part of n's gradient.
   void in_both(const BranchWeights& weights, TensorView ds_TC) const {
-    pass.linear_backward(left.n_TC, left.din_TX, weights.in, {}, gradients_of(sink, params.in),
+    pass.linear_backward(left.n_TC, left.din_TX, weights.in, {}, gradients_of_in(),
                          [&]() -> ConstTensorView {
                            norm(weights, ds_TC);
                            return left.n_TC;
                          });
   }
-  void in_weight() const {
-    pass.linear_backward_weight(gradients_of(sink, params.in), left.din_TX, left.n_TC);
-  }
+  void in_weight() const { pass.linear_backward_weight(gradients_of_in(), left.din_TX, left.n_TC); }
   /// `x`: what the last product read.
   void out_weight(ConstTensorView x) const {
-    pass.linear_backward_weight(gradients_of(sink, params.out), left.last_product(), x);
+    pass.linear_backward_weight(gradients_of_out(), left.last_product(), x);
   }
   /// The sums of a norm that have waited for W.
   void add_kept(const NormParams& norm, const NormGradients& kept) const {

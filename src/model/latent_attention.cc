@@ -272,14 +272,17 @@ void latent_backward(const AttentionBranchBackward& of, const AttentionWeights& 
 
 void latent_weight(const AttentionBranchBackward& of) {
   const LayerPass& pass = of.pass;
-  const auto weight = [&](const LinearParams& params, const TensorView& dy, const TensorView& x) {
-    pass.linear_backward_weight(gradients_of(of.sink, params), dy, x);
-  };
   const LatentActivations& latents = of.acts.latent;
+  const LatentGradients& left = of.left.latent;
   const UpGradients up = up_gradients(pass, of.left.latent);
-  weight(of.params.q_up, up.q_TX, latent_of(pass).q_rank > 0 ? latents.q_TX : of.left.n_TC);
-  weight(of.params.kv_up, up.kv_TX, latents.kv_TX);
-  weight(of.params.in, of.left.din_TX, pass.tensor.residual_rows(of.left.n_TC));
+  pass.linear_backward_weight(
+      gradients_of(of.sink, of.params.q_up, {latents.q_us_TR, left.q_du_TR}), up.q_TX,
+      latent_of(pass).q_rank > 0 ? latents.q_TX : of.left.n_TC);
+  pass.linear_backward_weight(
+      gradients_of(of.sink, of.params.kv_up, {latents.kv_us_TR, left.kv_du_TR}), up.kv_TX,
+      latents.kv_TX);
+  pass.linear_backward_weight(of.gradients_of_in(), of.left.din_TX,
+                              pass.tensor.residual_rows(of.left.n_TC));
 }
 
 }  // namespace trireme

@@ -21,6 +21,7 @@ using AttentionBranchBackward =
 struct LatentActivations {
   TensorView q_TX, kv_TX, rope_TR;  ///< c_q, c_kv, r, of all tokens; no q where c_q is n
   TensorView heads_TX;              ///< q, k and v as attention reads them
+  TensorView q_us_TR, kv_us_TR;     ///< of adapters of the second products
 
   template <class Visit, class... Of>
   static void each(const LayerShape& shape, const Visit& visit, Of&... of) {
@@ -31,6 +32,9 @@ struct LatentActivations {
         },
         of...);
     const AttentionConfig& config = shape.config.attention;
+    const AdapterRanks& ranks = shape.config.adapters;
+    if (ranks.q_up > 0) visit(shape.wide(ranks.q_up), false, of.q_us_TR...);
+    if (ranks.kv_up > 0) visit(shape.wide(ranks.kv_up), false, of.kv_us_TR...);
     visit(shape.wide(config.latent->rope_dim), shape.recompute == Recompute::kFull, of.rope_TR...);
     visit(shape.wide(config.qkv_size()), recomputes_heads(shape), of.heads_TX...);
   }
@@ -51,12 +55,16 @@ struct LatentActivations {
 /// What B leaves for W.
 struct LatentGradients {
   TensorView up_TX;  ///< of the second products' results: all rows of q's, then of the other's
+  TensorView q_du_TR, kv_du_TR;  ///< of adapters of the second products
 
   template <class Own, class Exchanged, class... Acts>
   static void each(const LayerShape& shape, const Own& own, const Exchanged& exchanged,
                    LatentGradients& of, Acts&... acts) {
     const AttentionConfig& config = shape.config.attention;
     const LatentConfig& latent = *config.latent;
+    const AdapterRanks& ranks = shape.config.adapters;
+    if (ranks.q_up > 0) own(shape.wide(ranks.q_up), of.q_du_TR);
+    if (ranks.kv_up > 0) own(shape.wide(ranks.kv_up), of.kv_du_TR);
     if (shape.exchanges() && !LatentActivations::recomputes_heads(shape)) {
       exchanged(shape.wide(config.qkv_size()), of.up_TX, acts.heads_TX...);
     } else {

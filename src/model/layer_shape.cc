@@ -15,6 +15,7 @@ bool same_sizes(const LayerConfig& a, LayerConfig b) {
   b.norm.eps = a.norm.eps;
   b.mlp.ffn = a.mlp.ffn;
   b.experts = a.experts;
+  b.adapters = a.adapters;
   return a == b;
 }
 
@@ -26,6 +27,10 @@ LayerConfig largest_layer(const ModelConfig& config) {
     expect(same_sizes(layer, config.layer(0)), "layers that share buffers differ in size");
     largest.mlp.ffn = std::max(largest.mlp.ffn, layer.mlp.ffn);
     if (layer.experts) largest.experts = layer.experts;
+    for (std::int64_t AdapterRanks::*const rank :
+         {&AdapterRanks::attention_in, &AdapterRanks::q_up, &AdapterRanks::kv_up,
+          &AdapterRanks::attention_out, &AdapterRanks::mlp_in, &AdapterRanks::mlp_out})
+      largest.adapters.*rank = std::max(largest.adapters.*rank, layer.adapters.*rank);
   }
   return largest;
 }

@@ -16,15 +16,18 @@ LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& par
   }
   if (params.bias.given()) weights.bias = lease.weight(params.bias);
   weights.in_out = params.in_out;
+  weights.adapter = weights_of(lease, params.adapter, params.weight);
   return weights;
 }
 
-LinearGradients gradients_of(const Gradients& sink, const LinearParams& params) {
+LinearGradients gradients_of(const Gradients& sink, const LinearParams& params,
+                             const AdapterRows& rows) {
   LinearGradients gradients;
   gradients.weight = sink.product(params.weight);
   if (params.bias.given()) gradients.bias = sink.sum(params.bias);
   gradients.in_out = params.in_out;
   if (params.fp8) gradients.fp8 = &*params.fp8;
+  gradients.adapter = gradients_of(sink, params.adapter, params.weight, rows);
   return gradients;
 }
 

@@ -2,6 +2,7 @@
 // y = x W^T + b with W [out, in], or y = x W + b with W [in, out] (GPT-2). Backward in two halves.
 
 #include "kernels/gemm/gemm.h"
+#include "model/adapter.h"
 #include "model/param_table.h"
 #include "store/param_store.h"
 
@@ -14,16 +15,26 @@ struct LinearWeights {
   const Fp8Columns* fp8 = nullptr;
   const ParamStore::Lease* lease = nullptr;
   ParamRange range = {};
+  AdapterWeights adapter = {};
+  /// Of a product of those rows alone.
+  [[nodiscard]] LinearWeights rows(std::int64_t first, std::int64_t count) const {
+    LinearWeights part = *this;
+    part.adapter = adapter.rows(first, count);
+    return part;
+  }
 };
 struct LinearGradients {
   Gradients::Product weight;
   TensorView bias;  ///< added to
   bool in_out = false;
   const Fp8Columns* fp8 = nullptr;  ///< where the product is one of fp8
+  AdapterGradients adapter = {};
 };
 
 LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params);
-LinearGradients gradients_of(const Gradients& sink, const LinearParams& params);
+/// `rows`: what the adapters' products have left.
+LinearGradients gradients_of(const Gradients& sink, const LinearParams& params,
+                             const AdapterRows& rows = {});
 
 /// What follows a product in the same pass over its result, as Gemm has it.
 struct LinearEpilogue {

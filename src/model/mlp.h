@@ -7,14 +7,18 @@
 
 namespace trireme {
 
+inline BranchSizes mlp_sizes(const LayerShape& shape) {
+  const AdapterRanks& ranks = shape.config.adapters;
+  return {shape.wide(shape.config.mlp.up_size()), ranks.mlp_in, ranks.mlp_out};
+}
+
 struct MlpGradients : BranchGradients {
   TensorView act_TF;  ///< h again
 
   template <class Own, class Exchanged, class... Acts>
   static void each(const LayerShape& shape, const Own& own, const Exchanged& exchanged,
                    MlpGradients& of, Acts&... acts) {
-    BranchGradients::each(shape, shape.wide(shape.config.mlp.up_size()), own, exchanged, of,
-                          acts...);
+    BranchGradients::each(shape, mlp_sizes(shape), own, exchanged, of, acts...);
     own(shape.wide(shape.config.mlp.ffn), of.act_TF);
   }
 };

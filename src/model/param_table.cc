@@ -1,6 +1,7 @@
 #include "model/param_table.h"
 
 #include <cmath>
+#include <set>
 
 #include "store/quantized_layout.h"
 
@@ -64,8 +65,13 @@ class Table {
       linear.weight.last = index;
       fuse = Fuse::kWithPrevious;
     }
-    if (!bias) return linear;
-    fuse = Fuse::kNo;
+    if (bias) add_biases(prefix, parts, linear);
+    if (config_.adapters) add_adapters(prefix, parts, in, linear);
+    return linear;
+  }
+
+  void add_biases(const std::string& prefix, const std::vector<Part>& parts, LinearParams& linear) {
+    Fuse fuse = Fuse::kNo;
     for (const Part& part : parts) {
       const ParamIndex index =
           add(prefix + part.name + ".bias", {size_of(part.out)}, {InitKind::kZeros, 0}, fuse);
@@ -74,7 +80,55 @@ class Table {
       linear.bias.last = index;
       fuse = Fuse::kWithPrevious;
     }
-    return linear;
+  }
+
+  /// A's gradient is a sum over the columns that tensor-parallel ranks have of the output, B's of
+  /// the input.
+  void add_adapters(const std::string& prefix, const std::vector<Part>& parts, const Columns& in,
+                    LinearParams& linear) {
+    const AdapterConfig& config = *config_.adapters;
+    AdapterParams& adapter = linear.adapter;
+    adapter.scale = static_cast<float>(config.scale);
+    adapter.in_out = linear.in_out;
+    const auto bound = static_cast<float>(1 / std::sqrt(static_cast<double>(size_of(in))));
+    const auto trained = [&](ParamIndex index) -> ParamMeta& {
+      ParamMeta& meta = params.metas[static_cast<std::size_t>(index)];
+      meta.set_by_product = true;
+      adapters_.insert(index);
+      return meta;
+    };
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (!config.adapts(prefix + parts[i].name)) continue;
+      const ParamIndex index =
+          add(fmt::format("{}{}.lora_A.weight", prefix, parts[i].name), {config.rank, size_of(in)},
+              {InitKind::kUniform, bound}, adapter.a.given() ? Fuse::kWithPrevious : Fuse::kNo);
+      ParamMeta& meta = trained(index);
+      if (is_cut(in)) meta.cut = {1, in};
+      if (is_cut(parts[i].out)) meta.partial = TensorPartial::kWithHeads;
+      if (!adapter.a.given()) adapter.a.first = index;
+      adapter.a.last = index;
+      adapter.parts.push_back({linear.weight.first + static_cast<int>(i)});
+    }
+    std::size_t at = 0;
+    for (const Part& part : parts) {
+      if (!config.adapts(prefix + part.name)) continue;
+      AdapterParams::Part& of = adapter.parts[at++];
+      of.b = add(fmt::format("{}{}.lora_B.weight", prefix, part.name),
+                 {size_of(part.out), config.rank}, {InitKind::kZeros, 0});
+      ParamMeta& meta = trained(of.b);
+      if (is_cut(part.out)) meta.cut = {0, part.out};
+      if (is_cut(in)) meta.partial = TensorPartial::kWithHeads;
+    }
+  }
+
+  /// All but adapters stand still.
+  void freeze_base() {
+    if (!config_.adapters) return;
+    for (std::size_t i = 0; i < params.metas.size(); ++i) {
+      if (adapters_.contains(static_cast<ParamIndex>(i))) continue;
+      params.metas[i].trainable = false;
+      params.metas[i].base = true;
+    }
   }
 
   NormParams norm(const std::string& name, std::int64_t size,
@@ -174,10 +228,12 @@ class Table {
   }
   /// Of residual rows.
   void of_residual_rows(const LinearParams& linear) {
-    for (const ParamRange& range : {linear.weight, linear.bias}) {
+    for (const ParamRange& range : {linear.weight, linear.bias, linear.adapter.a}) {
       for (ParamIndex i = range.first; range.given() && i <= range.last; ++i)
         params.metas[i].partial = TensorPartial::kWithTokens;
     }
+    for (const AdapterParams::Part& part : linear.adapter.parts)
+      params.metas[part.b].partial = TensorPartial::kWithTokens;
   }
   /// The parameters that are declared from now on.
   void next_block() { ++block_; }
@@ -197,6 +253,7 @@ class Table {
 
   const ModelConfig& config_;
   const ExpertSet& experts_;
+  std::set<ParamIndex> adapters_;
   int block_ = -1;
 };
 
@@ -418,6 +475,7 @@ ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange
   }
   if (config.tied_embeddings && embedding != kNoParam && !head_here)
     params.metas[embedding].tied_rank = {2, 0};
+  table.freeze_base();
   return std::move(table.params);
 }
 

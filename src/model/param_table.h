@@ -21,9 +21,21 @@ struct Fp8Columns {
   ScaleDim in, out;
   TensorCut in_cut, out_cut;  ///< not given: all columns are here
 };
+/// The adapters beside a product (AdapterConfig), each of one projection of the weight's range.
+struct AdapterParams {
+  struct Part {
+    ParamIndex weight = kNoParam;  ///< of the projection
+    ParamIndex b = kNoParam;       ///< [its outputs, rank]
+  };
+  ParamRange a;  ///< fused [ranks, in]; not given: no adapters
+  std::vector<Part> parts;
+  float scale = 1;
+  bool in_out = false;  ///< LinearParams::in_out
+};
 struct LinearParams {
   ParamRange weight, bias;  ///< fused ranges; bias may be absent
-  bool in_out = false;      ///< stored [in, out], else [out, in]
+  AdapterParams adapter;
+  bool in_out = false;  ///< stored [in, out], else [out, in]
   std::optional<Fp8Columns> fp8 = {};
 };
 struct NormParams {
@@ -119,7 +131,9 @@ inline constexpr std::int64_t kVocabularyRowAlignment = 16;
 /// init_std / sqrt(2 L)), GPT-OSS's sinks and routers' biases as weights, biases 0, norms 1 less
 /// their offset (transformers' _init_weights for each family).
 ///
-/// Of the experts a rank has those that `experts` names, by default all.
+/// Of the experts a rank has those that `experts` names, by default all. With adapters
+/// (ModelConfig::adapters) these alone are trained: A uniform in +-1/sqrt(in), B 0, as peft draws
+/// them; named "MODULE.lora_A.weight", "MODULE.lora_B.weight". All else is their base.
 ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange> chunks,
                            const ExpertSet& experts = {});
 /// Of the whole model.

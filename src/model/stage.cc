@@ -96,11 +96,17 @@ ModelPass Stage::pass_of(const MicroBatch& micro_batch, Direction direction) {
   mask.q = mask.kv = axes_.context.own(tokens);
   mask.first_key_T = micro_batch.first_key;
   const auto& experts = direction == Direction::kForward ? experts_ : experts_backward_;
-  return {context_,     local_,
-          axes_.tensor, axes_.context,
-          ropes_,       micro_batch.positions,
-          mask,         fp8_ ? &*fp8_ : nullptr,
-          {},           experts ? &*experts : nullptr};
+  return {context_,
+          local_,
+          axes_.tensor,
+          axes_.context,
+          ropes_,
+          micro_batch.positions,
+          mask,
+          fp8_ ? &*fp8_ : nullptr,
+          {},
+          experts ? &*experts : nullptr,
+          buffers_.adapters};
 }
 
 void Stage::prepare_experts() {
@@ -311,10 +317,11 @@ void Stage::recompute(int chunk, int micro_batch) {
   ends_of(chunk, micro_batch).recomputed = true;
   for (std::int64_t layer = 0; layer < params.range.layers; ++layer) {
     const ParamStore::Lease lease = weights.next();
-    block_recompute(pass.layer(params.range.first_layer + layer),
-                    weights_of(lease, params.blocks[static_cast<std::size_t>(layer)]),
-                    own_acts(chunk, micro_batch, layer),
-                    fitted(shape_of(chunk, layer), buffers_.forward), shape_.recompute);
+    const BlockActivations acts = own_acts(chunk, micro_batch, layer);
+    block_recompute(
+        pass.layer(params.range.first_layer + layer),
+        with_adapters(weights_of(lease, params.blocks[static_cast<std::size_t>(layer)]), acts),
+        acts, fitted(shape_of(chunk, layer), buffers_.forward), shape_.recompute);
   }
 }
 
@@ -388,7 +395,7 @@ void Stage::backward_layer(const ModelPass& pass, WeightReader& reader, int chun
   const BlockGradients gradients = gradients_of_b(chunk, micro_batch, layer);
   const TensorView ds1_TC = dy_of(chunk, micro_batch, layer - 1);
   const ParamStore::Lease lease = reader.next();
-  const BlockWeights weights = weights_of(lease, params);
+  const BlockWeights weights = with_adapters(weights_of(lease, params), acts, &gradients);
   const LayerPass layer_pass = pass.layer(chunk_params.range.first_layer + layer);
   Gradients& sink = store_.gradients();
   Ends& ends = ends_of(chunk, micro_batch);

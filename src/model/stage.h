@@ -155,6 +155,7 @@ class Stage final : public StageProgram {
     HeadBuffers head;
     AttentionScratch backward;
     Fp8Scratch fp8;
+    AdapterScratch adapters;
     ExpertsScratch experts, experts_backward;  // the same, where they do not take turns
   };
   static Buffers lay_out(ArenaCursor& arena, const ModelConfig& config, const StageShape& shape,

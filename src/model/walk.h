@@ -41,6 +41,7 @@ struct ModelPass {
   const Fp8Products* fp8 = nullptr;
   TensorView widened = {};
   const ExpertsPass* experts = nullptr;
+  AdapterScratch adapters = {};
   /// Layer `index` of the model.
   [[nodiscard]] LayerPass layer(std::int64_t index) const {
     return {context,
@@ -53,6 +54,7 @@ struct ModelPass {
             fp8,
             widened,
             experts,
+            adapters,
             index};
   }
 };

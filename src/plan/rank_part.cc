@@ -47,7 +47,7 @@ bool holds_rows(const ModelParams& params, const ParamDistribution& distribution
   const ParamIndex embedding = params.chunks.front().embedding;
   if (embedding == kNoParam) return false;
   const ParamMeta& meta = params.metas[static_cast<std::size_t>(embedding)];
-  if (meta.tied_rank.extent > 1) return false;
+  if (meta.tied_rank.extent > 1 || !meta.trainable) return false;
   for (const ParamMeta& other : params.metas) {
     if (other.shares == embedding) return false;
   }

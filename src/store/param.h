@@ -9,11 +9,11 @@
 
 namespace trireme {
 
-enum class InitKind : std::uint8_t { kZeros, kOnes, kNormal };
+enum class InitKind : std::uint8_t { kZeros, kOnes, kNormal, kUniform };
 
 struct ParamInit {
   InitKind kind = InitKind::kZeros;
-  float std = 0;  ///< of kNormal
+  float std = 0;  ///< of kNormal; of kUniform the bound on both sides of 0
 };
 
 /// Whether a parameter stands directly behind the one declared before: one GEMM serves both.
@@ -55,6 +55,11 @@ struct ParamMeta {
   std::optional<Fp8Copy> fp8 = {};  ///< else products read it in the compute type
   bool in_f32 = false;              ///< a model that computes in bf16 reads it in fp32 all the same
   bool trainable = true;            ///< else it has no gradient and no state of the optimizer
+  /// What adapters stand beside (AdapterConfig): not trained, read anew at each start, in no
+  /// checkpoint, without an fp32 value where products read another type. Until ZeRO stage 3 every
+  /// rank has all of it.
+  bool base = false;
+  bool in_values = true;  ///< in fp32 beside what products read; set by the store
   /// In memory the rows of a rank are followed by rows of zeros up to a multiple of this: for
   /// products, which take them as further rows. They are in no file, sum or count.
   std::int64_t row_alignment = 1;

@@ -39,7 +39,10 @@ Sizes sizes_of(const StoreLayout& layout, const StoreLayout& trained, const Layo
 
 /// In fp32 the values are what is read of every parameter.
 std::vector<ParamMeta> as_computed(std::vector<ParamMeta> params, DType compute) {
-  for (ParamMeta& param : params) param.in_f32 = param.in_f32 && compute == DType::kBF16;
+  for (ParamMeta& param : params) {
+    param.in_f32 = param.in_f32 && compute == DType::kBF16;
+    param.in_values = !param.base || compute != DType::kBF16;
+  }
   return params;
 }
 
@@ -221,6 +224,7 @@ ParamStore::Lease ParamStore::acquire(int block, int next) const {
 }
 
 TensorView ParamStore::value(ParamIndex index) const {
+  if (!params_[static_cast<std::size_t>(index)].in_values) return {nullptr, DType::kF32, {0}};
   return owned_part(layout_, values_, masters(), index);
 }
 
@@ -302,6 +306,9 @@ void ParamStore::make_values(float* values, ParamIndex index, std::uint64_t key,
       case InitKind::kNormal:
         fill_normal(key, first, param.init.std, block);
         break;
+      case InitKind::kUniform:
+        fill_uniform(key, first, param.init.std, block);
+        break;
     }
   }
 }
@@ -336,16 +343,17 @@ void ParamStore::refresh_copies(Context& context) {
 
 namespace {
 
+enum class Of : std::uint8_t { kSaved, kBase };
+
 /// `data_of(slot, index)`: the owned rows or null; slot -1: of values, else of that state.
-template <class DataOf>
-State state_of(const std::vector<ParamMeta>& params, const StoreLayout& all,
-               const StoreLayout& trained, const std::vector<OptimizerState>& states,
-               const DataOf& data_of) {
+template <class LayoutOf, class DataOf>
+State state_of(const std::vector<ParamMeta>& params, const std::vector<OptimizerState>& states,
+               Of which, const LayoutOf& layout_of, const DataOf& data_of) {
   State state;
   const auto add = [&](int slot, ParamIndex index) {
     const ParamMeta& param = params[static_cast<std::size_t>(index)];
-    if (param.shares != kNoParam) return;
-    const StoreLayout& layout = slot < 0 ? all : trained;
+    if (param.shares != kNoParam || param.base != (which == Of::kBase)) return;
+    const StoreLayout& layout = layout_of(slot, index);
     const Distribution& ranks = layout.distribution(index);
     const int same_part = param.cut.replicas(ranks.tensor.extent);
     const Shape owned = layout.owned_shape(index);
@@ -386,16 +394,40 @@ State state_of(const std::vector<ParamMeta>& params, const StoreLayout& all,
 }  // namespace
 
 State ParamStore::state() const {
-  return state_of(params_, layout_, trained_, contents_.states, [this](int slot, ParamIndex index) {
-    return (slot < 0 ? value(index) : optimizer_state(static_cast<std::size_t>(slot), index)).data;
-  });
+  return state_of(
+      params_, contents_.states, Of::kSaved,
+      [this](int slot, ParamIndex) -> const StoreLayout& { return slot < 0 ? layout_ : trained_; },
+      [this](int slot, ParamIndex index) {
+        return (slot < 0 ? value(index) : optimizer_state(static_cast<std::size_t>(slot), index))
+            .data;
+      });
+}
+
+const StoreLayout& ParamStore::base_layout(ParamIndex index) const {
+  const ParamMeta& param = params_[static_cast<std::size_t>(index)];
+  return param.in_values ? layout_ : layout(trireme::form_of(param));
+}
+
+State ParamStore::base_state(const std::function<std::byte*(ParamIndex)>& rows_of) const {
+  return state_of(
+      params_, {}, Of::kBase,
+      [this](int, ParamIndex index) -> const StoreLayout& { return base_layout(index); },
+      [&](int, ParamIndex index) { return rows_of(index); });
+}
+
+TensorView ParamStore::base_rows(ParamIndex index) const {
+  const ParamMeta& param = params_[static_cast<std::size_t>(index)];
+  return param.in_values ? value(index) : owned_weight(trireme::form_of(param), index);
 }
 
 State state_boxes(const std::vector<ParamMeta>& params, const std::vector<OptimizerState>& states,
                   const ParamDistribution& distribution) {
-  return state_of(params, StoreLayout(params, distribution),
-                  StoreLayout(params, distribution, StoreLayout::Of::kGradients), states,
-                  [](int, ParamIndex) -> std::byte* { return nullptr; });
+  const StoreLayout values(params, distribution),
+      trained(params, distribution, StoreLayout::Of::kGradients);
+  return state_of(
+      params, states, Of::kSaved,
+      [&](int slot, ParamIndex) -> const StoreLayout& { return slot < 0 ? values : trained; },
+      [](int, ParamIndex) -> std::byte* { return nullptr; });
 }
 
 ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& declared, DType compute,

@@ -14,6 +14,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -76,6 +77,8 @@ class ParamStore {
     /// One parameter, or a fused range as one tensor of their rows (sizes for vectors).
     [[nodiscard]] ConstTensorView weight(ParamRange range) const;
     [[nodiscard]] ConstTensorView weight(ParamIndex index) const { return weight({index, index}); }
+    /// Where parameters stand, whose shapes are those of this rank.
+    [[nodiscard]] const StoreLayout& layout() const { return store_->layout_; }
     /// With the rows of zeros that follow (ParamMeta::row_alignment).
     [[nodiscard]] ConstTensorView padded_weight(ParamIndex index) const;
     /// Of parameters in fp8, which have no `weight`.
@@ -142,8 +145,14 @@ class ParamStore {
   [[nodiscard]] TensorView largest() const { return largest_.view(); }
   [[nodiscard]] TensorView scales() const { return scales_.view(); }
 
-  /// "parameters/NAME", and "optimizer/NAME/STATE" of each state: the boxes that this rank owns.
+  /// "parameters/NAME", and "optimizer/NAME/STATE" of each state: the boxes that this rank owns, of
+  /// all but the base.
   [[nodiscard]] State state() const;
+  /// "parameters/NAME" in fp32 of the base (ParamMeta::base): the boxes of this rank's rows, in
+  /// memory that `rows_of` names.
+  [[nodiscard]] State base_state(const std::function<std::byte*(ParamIndex)>& rows_of) const;
+  /// Those rows as products read them: fp32, bf16, or codes in fp8.
+  [[nodiscard]] TensorView base_rows(ParamIndex index) const;
 
   struct Bytes {
     std::int64_t parameters = 0, gradients = 0, optimizer = 0;
@@ -173,6 +182,7 @@ class ParamStore {
   [[nodiscard]] TensorView leased(int block, WeightForm form, ParamRange range) const;
   [[nodiscard]] TensorView owned_weight(WeightForm form, ParamIndex index) const;
   [[nodiscard]] In masters() const;
+  [[nodiscard]] const StoreLayout& base_layout(ParamIndex index) const;
   void make_values(float* values, ParamIndex index, std::uint64_t key, const CutPart& part) const;
 
   std::vector<ParamMeta> params_;

@@ -8,7 +8,7 @@ namespace {
 
 bool is_partial(const ParamMeta& param, int extent, PartialGradients::Of which,
                 bool tokens_are_cut) {
-  if (extent == 1) return false;
+  if (extent == 1 || !param.trainable) return false;
   if (which == PartialGradients::Of::kSameHeads)
     return param.cut.given() && param.cut.replicas(extent) > 1;
   return param.partial == TensorPartial::kWithHeads ||

@@ -64,14 +64,14 @@ QuantizedRefresh::Sent QuantizedRefresh::bytes_sent(const std::vector<ParamMeta>
 }
 
 ScaleDim QuantizedRefresh::owned_rows(ParamIndex index) const {
-  const Slice owned = store_.layout().owned(index);
+  const Slice owned = store_.layout(WeightForm::kFp8).owned(index);
   return store_.quantized().dims(index).rows.slice(owned.begin, owned.size);
 }
 
 TensorView QuantizedRefresh::largest_of(ParamIndex index) const {
   const QuantizedDims& dims = store_.quantized().dims(index);
   const std::int64_t row = dims.columns.blocks();
-  const std::int64_t first = dims.rows.block_of(store_.layout().owned(index).begin);
+  const std::int64_t first = dims.rows.block_of(store_.layout(WeightForm::kFp8).owned(index).begin);
   const std::int64_t blocks = owned_rows(index).blocks();
   return store_.largest()
       .rows(store_.quantized().offset(index) + first * row, blocks * row)
@@ -84,17 +84,21 @@ TensorView QuantizedRefresh::largest() const {
 }
 
 void QuantizedRefresh::run() {
+  run([this](ParamIndex index) { return store_.value(index); });
+}
+
+void QuantizedRefresh::run(const std::function<TensorView(ParamIndex)>& value_of) {
   const Slice own = store_.quantized().of(view_);
   if (own.size == 0) return;
   clear(context_, largest());
   const auto for_each_owned = [&](const auto& f) {
     for (const ParamIndex index : store_.quantized().params()) {
       const bool of_view = store_.params()[static_cast<std::size_t>(index)].view == view_;
-      if (of_view && store_.value(index).count() > 0) f(index);
+      if (of_view && store_.codes(index).count() > 0) f(index);
     }
   };
   for_each_owned([&](ParamIndex index) {
-    absolute_max(context_, largest_of(index), store_.value(index), owned_rows(index),
+    absolute_max(context_, largest_of(index), value_of(index), owned_rows(index),
                  store_.quantized().dims(index).columns);
   });
   if (shards_.size() > 1) join_shards();
@@ -104,7 +108,7 @@ void QuantizedRefresh::run() {
     Quantize args;
     args.out = {
         store_.codes(index), {}, owned_rows(index), store_.quantized().dims(index).columns, false};
-    args.x = store_.value(index);
+    args.x = value_of(index);
     args.amax = largest_of(index);
     quantize(context_, args);
   });

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "comm/communicator.h"
 #include "store/param_store.h"
 
@@ -28,6 +30,8 @@ class QuantizedRefresh {
 
   /// Collective over both.
   void run();
+  /// With values that stand elsewhere: this rank's rows, asked for twice.
+  void run(const std::function<TensorView(ParamIndex)>& value_of);
 
  private:
   /// A parameter whose blocks several tensor-parallel ranks have parts of, and where these stand in

@@ -13,7 +13,7 @@ std::int64_t alignment_elements(StoreLayout::Of of) {
 bool lacks_room(const ParamMeta& param, StoreLayout::Of of) {
   switch (of) {
     case StoreLayout::Of::kValues:
-      return false;
+      return !param.in_values;
     case StoreLayout::Of::kGradients:
       return !param.trainable;
     case StoreLayout::Of::kComputeWeights:
@@ -73,11 +73,14 @@ StoreLayout::StoreLayout(const std::vector<ParamMeta>& params,
     shard = round_up(shard, alignment);
     local_.push_back(local);
     shard_.push_back(shard);
+    const bool everywhere = param.base && distribution.zero_stage < 3;
     owners_.push_back(lacks_room(param, of)                 ? kNobody
+                      : everywhere                          ? kEveryRank
                       : param.ownership == Ownership::kRows ? kAllRanks
                                                             : whole++ % view.shard.extent);
     if (!has_room(index)) continue;
     local += padded_.back().count();
+    if (everywhere) continue;
     if (owners_.back() == kAllRanks) {
       // even_slice gives the first rank the most.
       if (shape.count() > 0)
@@ -109,6 +112,7 @@ Shape StoreLayout::fused_shape(ParamRange range) const {
 Slice StoreLayout::rows_of(ParamIndex index, AxisRank rank) const {
   const int owner = owners_[at(index)];
   if (owner == kAllRanks) return owned_rows(shapes_[at(index)], rank);
+  if (owner == kEveryRank) return {0, shapes_[at(index)][0]};
   return {0, owner == rank.index ? shapes_[at(index)][0] : 0};
 }
 
@@ -118,7 +122,7 @@ std::vector<ShardedTensor> StoreLayout::sharded_tensors(int block, MeshView view
   if (!range.given()) return tensors;
   for (ParamIndex i = range.first; i <= range.last; ++i) {
     const Shape& shape = shapes_[at(i)];
-    if (!has_room(i) || shape.count() == 0) continue;
+    if (!has_room(i) || owners_[at(i)] == kEveryRank || shape.count() == 0) continue;
     tensors.push_back({local_[at(i)] - local_block(block).begin,
                        shard_[at(i)] - shard_block(block, view).begin, shape[0],
                        shape.count() / shape[0], owners_[at(i)]});
@@ -134,7 +138,7 @@ Shape StoreLayout::owned_shape(ParamIndex index) const {
 
 bool StoreLayout::has(MeshView view) const {
   for (std::size_t i = 0; i < views_.size(); ++i)
-    if (views_[i] == view && owners_[i] != kNobody) return true;
+    if (views_[i] == view && owners_[i] != kNobody && owners_[i] != kEveryRank) return true;
   return false;
 }
 

@@ -55,7 +55,7 @@ class StoreLayout {
   }
   [[nodiscard]] int zero_stage() const { return distribution_.zero_stage; }
   [[nodiscard]] bool sharded() const { return distribution_.sharded(); }
-  /// Whether any parameter of that view has room.
+  /// Whether any parameter of that view has room, but for those that every rank has whole.
   [[nodiscard]] bool has(MeshView view) const;
   [[nodiscard]] int block_count() const { return static_cast<int>(blocks_.size()); }
   /// Blocks with values; what comes behind them has gradients alone (ParamMeta::shares).
@@ -101,12 +101,13 @@ class StoreLayout {
   [[nodiscard]] std::int64_t largest_block(const std::function<bool(int)>& counts) const;
 
   /// Where the parameters of a block's view lie in its local span and in its shard span: what
-  /// pack_shards and unpack_shards move. Those without room or without rows are left out.
+  /// pack_shards and unpack_shards move. Those without room or without rows are left out, and those
+  /// that every rank has whole.
   [[nodiscard]] std::vector<ShardedTensor> sharded_tensors(int block, MeshView view) const;
 
  private:
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
-  static constexpr int kNobody = -2, kAllRanks = -1;
+  static constexpr int kEveryRank = -3, kNobody = -2, kAllRanks = -1;
   [[nodiscard]] Slice rows_of(ParamIndex index, AxisRank rank) const;
   /// Those of a block that are of a view; not given where there are none.
   [[nodiscard]] ParamRange params_of(int block, MeshView view) const;
@@ -119,7 +120,7 @@ class StoreLayout {
   ParamDistribution distribution_;
   std::vector<MeshView> views_;  // of each parameter
   std::vector<Fuse> fused_;
-  std::vector<int> owners_;  // the rank that owns all of it, or one of the above
+  std::vector<int> owners_;  // the rank that owns all of it; kAllRanks: each some rows; kEveryRank
   std::vector<Shape> shapes_, padded_;
   std::vector<std::int64_t> local_, shard_;  // one more than parameters: the last is the end
   std::vector<ParamRange> blocks_;

@@ -127,6 +127,7 @@ void WeightGather::start(int block) {
   at(block).parts_left = 0;
   for (Group& group : groups_)
     group.buckets.for_each_part(block, [&](Slice) { ++at(block).parts_left; });
+  if (at(block).parts_left == 0) at(block).state = State::kWhole;  // every rank has all of it
   for (Group& group : groups_) start_view(group, block);
 }
 

@@ -6,7 +6,9 @@
 
 #include "base/hash.h"
 #include "base/random.h"
+#include "config/adapters.h"
 #include "config/model_parse.h"
+#include "kernels/elementwise/elementwise.h"
 #include "support/program_device.h"
 #include "tensor/transfer.h"
 
@@ -38,9 +40,14 @@ bool contains(const std::string& name, std::string_view part) {
 ModelParams declare(const ModelConfig& config, const std::vector<ChunkRange>& ranges,
                     const std::string& frozen) {
   ModelParams params = declare_params(config, ranges);
-  for (ParamMeta& meta : params.metas)
-    meta.trainable = frozen.empty() || !contains(meta.name, frozen);
+  if (frozen.empty()) return params;
+  for (ParamMeta& meta : params.metas) meta.trainable = !contains(meta.name, frozen);
   return params;
+}
+
+ModelConfig adapted(ModelConfig config, const std::optional<AdapterConfig>& adapters) {
+  if (adapters) set_adapters(config, *adapters);
+  return config;
 }
 bool is_norm(const std::string& name) { return contains(name, "norm") || contains(name, ".ln_"); }
 
@@ -190,6 +197,34 @@ reference::Params params_of(const reference::Architecture& model) {
   return params;
 }
 
+reference::Params adapters_of(const ModelCase& of, const AdapterConfig& adapters) {
+  reference::Params params;
+  std::uint64_t seed = 1000;
+  for (const ParamMeta& meta : declare_params(adapted(config_of(of.keys), adapters)).metas)
+    if (!meta.base) params[meta.name] = numbers(at(meta.shape.count()), ++seed, 0.4);
+  return params;
+}
+
+reference::Params merged(const ModelCase& of, const AdapterConfig& adapters,
+                         reference::Params whole, const reference::Params& added) {
+  const std::string kA = ".lora_A.weight";
+  for (const auto& [name, a] : added) {
+    if (!name.ends_with(kA)) continue;
+    const std::string module = name.substr(0, name.size() - kA.size());
+    const reference::Values& b = added.at(module + ".lora_B.weight");
+    reference::Values& weight = whole.at(module + ".weight");
+    const std::size_t rank = at(adapters.rank), in = a.size() / rank, out = b.size() / rank;
+    for (std::size_t o = 0; o < out; ++o) {
+      for (std::size_t i = 0; i < in; ++i) {
+        double sum = 0;
+        for (std::size_t r = 0; r < rank; ++r) sum += b[o * rank + r] * a[r * in + i];
+        weight[of.model.gpt2 ? i * out + o : o * in + i] += adapters.scale * sum;
+      }
+    }
+  }
+  return whole;
+}
+
 std::string RankSetup::text() const {
   static constexpr const char* kRecompute[] = {"none", "selective", "full"};
   return fmt::format("{} ranks{}{}, {}, recompute {}", ranks,
@@ -235,12 +270,14 @@ RankModel::RankModel(const ModelCase& of, const std::vector<ChunkRange>& ranges,
     : setup(setup_),
       channel(channel_),
       rank{channel.size(), channel.rank()},
-      config(config_of(of.keys)),
+      config(adapted(config_of(of.keys), setup.adapters)),
       params(declare(config, ranges, setup.frozen)),
       context(program_device(), setup.threads, detect_isa()),
       store(params.metas, setup.compute, contents, context.device(),
             dense_distribution(setup.reduces_each_micro_batch ? 2 : 0, {rank, {}, {}})) {
-  load(params_of(of.model));
+  reference::Params all = params_of(of.model);
+  if (setup.adapters) all.merge(adapters_of(of, *setup.adapters));
+  load(all);
 }
 
 void RankModel::load(const reference::Params& whole) {
@@ -263,7 +300,14 @@ void RankModel::load(const reference::Params& whole) {
         mine[at(to)] = values[at(from)];
       }
     }
-    write(context, store.value(index), mine);
+    const TensorView to = param.base ? store.base_rows(index) : store.value(index);
+    if (to.dtype == DType::kF32) {
+      write(context, to, mine);
+    } else {
+      const Buffer staging(DType::kF32, to.shape, context.device());
+      write(context, staging.view(), mine);
+      cast(context, to, staging.view());
+    }
   }
   store.refresh_copies(context);
 }
@@ -319,8 +363,8 @@ void Gathered::add_gradients(RankModel& rank, const RankGradients& gradients) {
     const std::lock_guard lock(mutex_);
     parts_[fmt::format("{} {}", rank.rank.index, param.name)] = values;
     const bool of_heads = contains(param.name, "q_norm") || contains(param.name, "k_norm");
-    const bool in_parts =
-        param.cut.given() || of_heads || (is_norm(param.name) && rank.setup.sequence_parallel);
+    const bool in_parts = param.cut.given() || param.partial == TensorPartial::kWithHeads ||
+                          of_heads || (is_norm(param.name) && rank.setup.sequence_parallel);
     if (in_parts) {
       add_parts(rank, param, values);
     } else if (const auto [found, first] = whole_.try_emplace(param.name, values); !first) {

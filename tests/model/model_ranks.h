@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -26,6 +27,11 @@ inline std::ostream& operator<<(std::ostream& out, const ModelCase& of) { return
 std::vector<ModelCase> model_cases(std::int64_t layers);
 /// A parameter of each name, numbers that bf16 holds: no bias is 0, no norm's weight 1.
 reference::Params params_of(const reference::Architecture& model);
+/// Those of its adapters, none 0.
+reference::Params adapters_of(const ModelCase& of, const AdapterConfig& adapters);
+/// `whole` with what those add to its weights.
+reference::Params merged(const ModelCase& of, const AdapterConfig& adapters,
+                         reference::Params whole, const reference::Params& added);
 /// `count` numbers that bf16 holds, other ones for each seed, about `scale` large.
 reference::Values numbers(std::size_t count, std::uint64_t seed, double scale);
 
@@ -38,6 +44,7 @@ struct RankSetup {
   int threads = 1;
   bool reduces_each_micro_batch = false;  ///< ZeRO stage 2, of one rank
   std::string frozen = {};  ///< parameters whose names hold this are not trained; empty: none
+  std::optional<AdapterConfig> adapters = {};
 
   [[nodiscard]] std::string text() const;
 };

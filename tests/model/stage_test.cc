@@ -247,6 +247,67 @@ TEST_P(StageWithEnds, the_others_have_the_same_gradients_where_some_parameters_a
   }
 }
 
+/// Of every product, of some, and of the second layer's alone.
+std::vector<AdapterConfig> adapter_cases(bool gpt2) {
+  const std::vector<std::string> some =
+      gpt2 ? std::vector<std::string>{"attn.c_attn", "c_fc"}
+           : std::vector<std::string>{"q_proj", "v_proj", "up_proj"};
+  const std::vector<std::string> second = gpt2 ? std::vector<std::string>{"h.1.mlp.c_proj"}
+                                               : std::vector<std::string>{"layers.1.mlp.down_proj"};
+  return {{2, 0.75, false, {}}, {3, 1, false, some}, {2, 2, false, second}};
+}
+
+TEST_P(StageWithEnds, adapters_have_the_loss_and_gradients_of_merged_weights_in_float64) {
+  const ModelReference& plain = reference_of(GetParam());
+  for (const AdapterConfig& adapters : adapter_cases(GetParam().model.gpt2)) {
+    const reference::Params whole = params_of(GetParam().model);
+    reference::Params added = adapters_of(GetParam(), adapters);
+    const auto loss_sum = [&] {
+      const auto params = merged(GetParam(), adapters, whole, added);
+      return reference::loss_sum(GetParam().model,
+                                 reference::logits_of(GetParam().model, params, plain.batch),
+                                 plain.batch);
+    };
+    const double expected_loss = loss_sum();
+    std::map<std::string, reference::Values> expected;
+    for (auto& [name, values] : added) {
+      if (adapters.targets.empty() && name.find(".1.") == std::string::npos) continue;
+      expected[name] = reference::differences(
+          values, [&] { return loss_sum() / static_cast<double>(plain.targets); });
+    }
+    ASSERT_FALSE(expected.empty());
+    for (RankSetup setup : setups()) {
+      setup.adapters = adapters;
+      SCOPED_TRACE(setup.text());
+      const std::unique_ptr<StageResult> found = run(GetParam(), setup, 2, false);
+      for (const double sum : found->loss_sums)
+        EXPECT_NEAR(sum, expected_loss, 1e-6 * expected_loss);
+      EXPECT_EQ(found->gradients.all().size(), added.size());
+      for (const auto& [name, values] : expected)
+        expect_near(found->gradients.tensor(name), values, 1e-5, name);
+    }
+  }
+}
+
+TEST_P(StageWithEnds, halves_and_recomputation_change_no_bits_of_adapters) {
+  for (RankSetup setup : setups()) {
+    setup.adapters = adapter_cases(GetParam().model.gpt2).front();
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      setup.compute = compute;
+      setup.recompute = Recompute::kNone;
+      const std::unique_ptr<StageResult> expected = run(GetParam(), setup, 1, false);
+      for (const auto& [chunks, apart, recompute] :
+           {std::tuple{1, true, Recompute::kNone}, std::tuple{2, true, Recompute::kFull},
+            std::tuple{2, false, Recompute::kSelective}, std::tuple{1, false, Recompute::kFull}}) {
+        setup.recompute = recompute;
+        const std::unique_ptr<StageResult> found = run(GetParam(), setup, chunks, apart);
+        EXPECT_EQ(found->loss_sums, expected->loss_sums) << setup.text();
+        EXPECT_TRUE(found->gradients.parts() == expected->gradients.parts()) << setup.text();
+      }
+    }
+  }
+}
+
 TEST_P(StageWithEnds, evaluation_has_the_loss_of_training) {
   const ModelReference& reference = reference_of(GetParam());
   for (const RankSetup& setup : setups()) {

@@ -1,0 +1,62 @@
+#include "store/base_values.h"
+
+#include <algorithm>
+
+#include "base/math.h"
+#include "kernels/elementwise/elementwise.h"
+#include "tensor/transfer.h"
+
+namespace trireme {
+
+BaseValues::BaseValues(Context& context, ParamStore& store) : context_(context), store_(store) {
+  constexpr std::int64_t kAlignment = 16;  // elements: a cache line
+  std::int64_t size = 0, largest = 0;
+  for (ParamIndex i = 0; i < static_cast<int>(store.params().size()); ++i) {
+    const ParamMeta& param = store.params()[static_cast<std::size_t>(i)];
+    if (!param.base || !store.has_value(i)) {
+      begins_.push_back(-1);
+      continue;
+    }
+    begins_.push_back(size);
+    const std::int64_t count = store.base_rows(i).count();
+    size += round_up(count, kAlignment);
+    largest = std::max(largest, count);
+  }
+  if (size > 0) memory_ = HostBuffer(static_cast<std::size_t>(size) * sizeof(float));
+  if (context.on_gpu() && largest > 0) staging_ = Buffer(DType::kF32, {largest}, context.device());
+}
+
+TensorView BaseValues::host_rows(ParamIndex index) const {
+  const auto begin = static_cast<std::size_t>(begins_[static_cast<std::size_t>(index)]);
+  return {const_cast<std::byte*>(memory_.data()) + begin * sizeof(float), DType::kF32,
+          store_.base_rows(index).shape};
+}
+
+TensorView BaseValues::rows(ParamIndex index) {
+  const TensorView host = host_rows(index);
+  if (!context_.on_gpu()) return host;
+  const TensorView staged = staging_.view().rows(0, host.count()).reshape(host.shape);
+  copy_in(context_, staged, std::span<const std::byte>(host.data, host.bytes()));
+  return staged;
+}
+
+State BaseValues::state() {
+  return store_.base_state([this](ParamIndex index) { return host_rows(index).data; });
+}
+
+void BaseValues::give(std::deque<QuantizedRefresh>& fp8) {
+  for (ParamIndex i = 0; i < static_cast<int>(begins_.size()); ++i) {
+    if (begins_[static_cast<std::size_t>(i)] < 0) continue;
+    const TensorView to = store_.base_rows(i);
+    if (to.count() == 0 || to.dtype == DType::kF8E4M3) continue;
+    const TensorView from = rows(i);
+    if (to.dtype == DType::kF32)
+      copy_bytes(context_, to.data, from.data, from.bytes());
+    else
+      cast(context_, to, from);
+  }
+  for (QuantizedRefresh& of_view : fp8)
+    of_view.run([this](ParamIndex index) { return rows(index); });
+}
+
+}  // namespace trireme
