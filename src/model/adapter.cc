@@ -102,17 +102,40 @@ AdapterGradients gradients_of(const Gradients& sink, const AdapterParams& params
   return gradients;
 }
 
-AdapterScratch lay_out_adapters(ArenaCursor& arena, const std::vector<AdapterWidths>& widths,
-                                DType compute, int tensor_extent) {
-  const bool sums_in_place = compute == DType::kF32 && tensor_extent == 1;  // add_product
+namespace {
+
+/// Of a product beside which a layer has adapters.
+struct Widths {
+  std::int64_t ranks = 0, in = 0, out = 0;
+};
+std::vector<Widths> widths_of(const LayerShape& layer) {
+  const AttentionConfig& attention = layer.config.attention;
+  const MlpConfig& mlp = layer.config.mlp;
+  const AdapterRanks& ranks = layer.config.adapters;
+  std::vector<Widths> widths = {{ranks.attention_in, layer.hidden, attention.in_size()},
+                                {ranks.attention_out, attention.out_size(), layer.hidden},
+                                {ranks.mlp_in, layer.hidden, mlp.up_size()},
+                                {ranks.mlp_out, mlp.ffn, layer.hidden}};
+  if (const auto& latent = attention.latent) {
+    widths.push_back({ranks.q_up, latent->q_rank > 0 ? latent->q_rank : layer.hidden,
+                      attention.heads * latent->query_dim()});
+    widths.push_back({ranks.kv_up, latent->kv_rank, attention.heads * latent->key_value_dim()});
+  }
+  return widths;
+}
+
+}  // namespace
+
+AdapterScratch lay_out_adapters(ArenaCursor& arena, const LayerShape& layer, bool in_place) {
   std::size_t bytes = 0;
-  for (const AdapterWidths& of : widths) {
-    ArenaCursor forward, weight;
-    forward.take(compute, {of.out, of.ranks});
-    if (!sums_in_place) forward.take(compute, {of.tokens, std::max(of.in, of.out)});
+  for (const Widths& of : widths_of(layer)) {
+    if (of.ranks == 0) continue;
+    ArenaCursor input, weight;
+    input.take(layer.compute, {of.out, of.ranks});
+    if (!in_place) input.take(layer.compute, {layer.tokens, std::max(of.in, of.out)});
     weight.take(DType::kF32, {of.out, of.ranks});
     weight.take(DType::kF32, {of.out, of.ranks});
-    bytes = std::max({bytes, forward.bytes(), weight.bytes()});
+    bytes = std::max({bytes, input.bytes(), weight.bytes()});
   }
   if (bytes == 0) return {};
   return {arena.take(DType::kF8E4M3, {static_cast<std::int64_t>(bytes)})};

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/gemm/gemm.h"
+#include "model/layer_shape.h"
 #include "model/param_table.h"
 #include "store/param_store.h"
 #include "tensor/arena.h"
@@ -72,12 +73,9 @@ AdapterGradients gradients_of(const Gradients& sink, const AdapterParams& params
 struct AdapterScratch {
   TensorView memory;  ///< bytes
 };
-/// For `tokens` rows of a product of `in` columns to `out`, with adapters of so many ranks.
-struct AdapterWidths {
-  std::int64_t tokens = 0, in = 0, out = 0, ranks = 0;
-};
-AdapterScratch lay_out_adapters(ArenaCursor& arena, const std::vector<AdapterWidths>& widths,
-                                DType compute, int tensor_extent);
+/// For those of a layer. `in_place`: products in fp32 that are not batch-invariant, which add to
+/// what is there.
+AdapterScratch lay_out_adapters(ArenaCursor& arena, const LayerShape& layer, bool in_place);
 
 /// us, and y += us B^T.
 void adapter_forward(Context& context, const AdapterScratch& scratch, TensorView y_TN,

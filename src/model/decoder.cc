@@ -160,6 +160,7 @@ Decoder::Buffers Decoder::lay_out(ArenaCursor& arena, std::int64_t tokens) const
   for (BlockActivations& acts : buffers.acts) acts.experts.route = std::make_shared<ExpertRoute>();
   buffers.scratch = lay_out_forward_scratch(arena, shape);
   buffers.experts = lay_out_experts_scratch(arena, shape);
+  buffers.adapters = lay_out_adapters(arena, shape, false);
   buffers.latent = lay_out_latent_rows(arena, shape, latent_);
   if (!chunk_.range.head) buffers.out_SC = arena.take(shape.compute, {tokens, config_.hidden});
   return buffers;
@@ -242,8 +243,9 @@ void Decoder::forward(int /*chunk*/, int /*micro_batch*/) {
   const ConstTensorView positions = first(positions_);
   const ExpertsPass experts{expert_, places_of_experts_, buffers_.experts};
   const ModelPass pass{
-      context_,  local_, tensor_, context_axis_,   ropes_,
-      positions, mask,   nullptr, widened_.view(), largest_.experts ? &experts : nullptr};
+      context_,         local_, tensor_, context_axis_,   ropes_,
+      positions,        mask,   nullptr, widened_.view(), largest_.experts ? &experts : nullptr,
+      buffers_.adapters};
   const LayerShape shape = layer_shape(tokens_);
   const bool head = chunk_.range.head && wanted_ > 0;
   // A gather must not be under way when nobody comes for it.

@@ -90,6 +90,7 @@ class Decoder final : private ForwardProgram {
     std::array<BlockActivations, 2> acts;
     BlockForwardScratch scratch;
     ExpertsScratch experts;
+    AdapterScratch adapters;
     LatentDecoding latent;
     TensorView out_SC;  // for the stage behind
   };

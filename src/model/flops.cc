@@ -15,6 +15,7 @@ ParameterCount count_parameters(const ModelConfig& config, const ModelParams& pa
     if (meta.shares != kNoParam) continue;
     const std::int64_t elements = meta.shape.count();
     count.total += elements;
+    if (meta.trainable) count.trained += elements;
     if (meta.view == MeshView::kExpert) {
       const auto layer = static_cast<std::size_t>(meta.block - first_layer);
       of_experts.at(layer) += elements;
@@ -24,21 +25,25 @@ ParameterCount count_parameters(const ModelConfig& config, const ModelParams& pa
     count.active += elements;
     const auto index = static_cast<ParamIndex>(&meta - params.metas.data());
     const bool looked_up = index == whole.embedding || index == whole.position_embedding;
-    if (meta.shape.rank() == 2 && (!looked_up || index == whole.head))
-      count.multiplying += elements;
+    if (meta.shape.rank() != 2 || (looked_up && index != whole.head)) continue;
+    count.multiplying += elements;
+    if (!meta.trainable) count.frozen_multiplying += elements;
   }
   for (std::size_t i = 0; i < of_experts.size(); ++i) {
     const auto& experts = config.layers[i].experts;
     if (!experts) continue;
     const std::int64_t one = of_experts[i] / experts->count;
     count.active += one * experts->chosen;
-    count.multiplying += (one - biases[i] / experts->count) * experts->chosen;
+    const std::int64_t chosen = (one - biases[i] / experts->count) * experts->chosen;
+    count.multiplying += chosen;
+    if (config.adapters) count.frozen_multiplying += chosen;
   }
   return count;
 }
 
 std::int64_t model_flops_per_token(const ModelConfig& config, std::int64_t sequence_length) {
-  std::int64_t flops = 6 * count_parameters(config).multiplying;
+  const ParameterCount count = count_parameters(config);
+  std::int64_t flops = 6 * count.multiplying - 2 * count.frozen_multiplying;
   for (const LayerConfig& layer : config.layers)
     flops += 6 * layer.attention.pair_size() * layer.attention.seen(sequence_length);
   return flops;

@@ -54,27 +54,6 @@ std::vector<Fp8Widths> fp8_widths(const LayerShape& layer, int tensor_extent, bo
   return widths;
 }
 
-/// Of products beside which a layer may have adapters.
-std::vector<AdapterWidths> adapter_widths(const LayerShape& layer) {
-  const AttentionConfig& attention = layer.config.attention;
-  const MlpConfig& mlp = layer.config.mlp;
-  const AdapterRanks& ranks = layer.config.adapters;
-  std::vector<AdapterWidths> widths;
-  const auto add = [&](std::int64_t rank, std::int64_t in, std::int64_t out) {
-    if (rank > 0) widths.push_back({layer.tokens, in, out, rank});
-  };
-  add(ranks.attention_in, layer.hidden, attention.in_size());
-  add(ranks.attention_out, attention.out_size(), layer.hidden);
-  add(ranks.mlp_in, layer.hidden, mlp.up_size());
-  add(ranks.mlp_out, mlp.ffn, layer.hidden);
-  if (const auto& latent = attention.latent) {
-    add(ranks.q_up, latent->q_rank > 0 ? latent->q_rank : layer.hidden,
-        attention.heads * latent->query_dim());
-    add(ranks.kv_up, latent->kv_rank, attention.heads * latent->key_value_dim());
-  }
-  return widths;
-}
-
 }  // namespace
 
 std::vector<ChunkShape> chunks_of(const Schedule& schedule, const std::vector<ChunkRange>& stages) {
@@ -225,7 +204,7 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
         lay_out_fp8(arena, fp8_widths(layer, shape.cut.tensor.extent, training && together),
                     fp8_expert_bytes(layer, *shape.fp8));
   buffers.adapters =
-      lay_out_adapters(arena, adapter_widths(layer), compute, shape.cut.tensor.extent);
+      lay_out_adapters(arena, layer, compute == DType::kF32 && shape.cut.tensor.extent == 1);
   buffers.experts = buffers.experts_backward = lay_out_experts_scratch(arena, layer);
   if (shape.turns) buffers.experts_backward = lay_out_experts_scratch(arena, layer);
   const auto forward = [&] { buffers.forward = lay_out_forward_scratch(arena, layer); };

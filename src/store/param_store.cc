@@ -277,7 +277,7 @@ void ParamStore::make_values(float* values, ParamIndex index, std::uint64_t key,
                              const CutPart& part) const {
   constexpr std::int64_t kBlock = 1 << 14;
   const ParamMeta& param = params_[static_cast<std::size_t>(index)];
-  const Shape local = layout_.owned_shape(index);
+  const Shape local = (param.base ? base_layout(index) : layout_).owned_shape(index);
   const bool matrix = param.shape.rank() == 2;
   const std::int64_t global_row = matrix ? param.shape[1] : 1;
   const std::int64_t local_row = matrix ? local[1] : 1;
@@ -313,23 +313,37 @@ void ParamStore::make_values(float* values, ParamIndex index, std::uint64_t key,
   }
 }
 
+namespace {
+
+/// `to` = what stands on the host, rounded where it is not fp32.
+void bring(Context& context, TensorView to, const TensorView& host) {
+  const std::span<const std::byte> bytes(host.data, host.bytes());
+  if (to.dtype == DType::kF32) return copy_in(context, to, bytes);
+  if (!context.on_gpu()) return cast(context, to, host);
+  const Buffer staging(DType::kF32, host.shape, context.device());
+  copy_in(context, staging.view(), bytes);
+  cast(context, to, staging.view());
+}
+
+}  // namespace
+
 void ParamStore::initialise(Context& context, std::uint64_t seed) {
   for (ParamIndex index = 0; index < static_cast<int>(params_.size()); ++index) {
     if (!has_value(index)) continue;
     const ParamMeta& param = params_[static_cast<std::size_t>(index)];
-    const TensorView owned = value(index);
-    if (owned.count() == 0) continue;
+    const TensorView owned = param.base ? base_rows(index) : value(index);
+    if (owned.count() == 0 || owned.dtype == DType::kF8E4M3) continue;
+    const bool rounded = owned.dtype != DType::kF32;
     Buffer staging;
-    if (context.on_gpu()) staging = Buffer(DType::kF32, owned.shape);
-    float* values = (context.on_gpu() ? staging.view() : owned).as<float>();
+    if (context.on_gpu() || rounded) staging = Buffer(DType::kF32, owned.shape);
+    const StoreLayout& layout = param.base ? base_layout(index) : layout_;
+    const TensorView made = staging.view().given() ? staging.view() : owned;
     const auto parts =
-        rows_of_parts(local_parts(param.shape, param.cut, layout_.distribution(index).tensor),
-                      layout_.owned(index));
+        rows_of_parts(local_parts(param.shape, param.cut, layout.distribution(index).tensor),
+                      layout.owned(index));
     for (const CutPart& part : parts)
-      make_values(values, index, stream_key(seed, param.name), part);
-    if (context.on_gpu())
-      copy_in(context, owned,
-              std::as_bytes(std::span(values, static_cast<std::size_t>(owned.count()))));
+      make_values(made.as<float>(), index, stream_key(seed, param.name), part);
+    if (staging.view().given()) bring(context, owned, made);
   }
 }
 

@@ -66,7 +66,9 @@ Json find_model(const RunConfig& config, std::vector<std::string>& notes) {
   return model_of_weights(weights);
 }
 
-std::map<std::string, Shape> shapes_of(const ModelConfig& model) {
+/// Of a whole model, without adapters.
+std::map<std::string, Shape> shapes_of(ModelConfig model) {
+  model.adapters.reset();
   std::map<std::string, Shape> shapes;
   for (const ParamMeta& param : declare_params(model).metas) {
     if (param.shares == kNoParam) shapes.emplace(param.name, param.shape);

@@ -228,7 +228,9 @@ StageBalance Runtime::balance_of(const ResolvedRun& run) const {
 
 void Runtime::weights_changed(Copies copies) {
   if (copies == Copies::kStale) store.refresh_copies(context);
-  for (QuantizedRefresh& refresh : fp8_weights) refresh.run();
+  if (!model.adapters) {  // what they stand beside does not change
+    for (QuantizedRefresh& refresh : fp8_weights) refresh.run();
+  }
   if (gather) gather->weights_changed();
 }
 

@@ -8,6 +8,7 @@
 #include "checkpoint/companion_files.h"
 #include "config/fields.h"
 #include "config/model_parse.h"
+#include "store/base_values.h"
 #include "store/host_state.h"
 #include "tokenizer/tokenizer.h"
 #include "train/model_source.h"
@@ -110,6 +111,26 @@ bool is_tokenizer_of(const PreparedRun& prepared, const std::string& hash, const
   }
 }
 
+/// A key of `lora` as a run had it; "none" where it trained the whole model.
+std::string lora_value(const Json* config, std::string_view key) {
+  const Json* lora = config == nullptr ? nullptr : config->find("lora");
+  const Json* rank = lora == nullptr ? nullptr : lora->find("rank");
+  const Json* found = rank == nullptr ? nullptr : lora->find(key);
+  return found == nullptr ? "none" : found->dump();
+}
+
+/// What decides which parameters there are, and of which shapes.
+void compare_adapters(const Json* saved, const Json& wanted, const std::filesystem::path& folder) {
+  for (const char* key : {"rank", "targets", "dora"}) {
+    const std::string before = lora_value(saved, key), now = lora_value(&wanted, key);
+    if (before == now) continue;
+    throw ConfigError(
+        "lora.{}: {} in the config, {} in {}: its tensors are those of other adapters, or of a "
+        "whole model. Use another run.directory, or what the run was begun with.",
+        key, now, before, folder.string());
+  }
+}
+
 void compare(const PreparedRun& prepared, const Manifest& manifest,
              const std::filesystem::path& folder) {
   std::vector<Problem> problems;
@@ -124,6 +145,9 @@ void compare(const PreparedRun& prepared, const Manifest& manifest,
         "weights.",
         folder.string(), difference);
   }
+  const Json* config = manifest.scalars.find("config");
+  const Json wanted = resolved_json(prepared.config);
+  compare_adapters(config, wanted, folder);
   const Json* hash = manifest.tokenizer.find("hash");
   if (hash != nullptr && hash->is_string() &&
       !is_tokenizer_of(prepared, hash->as_string(), manifest, folder)) {
@@ -141,8 +165,7 @@ void compare(const PreparedRun& prepared, const Manifest& manifest,
         "to {} to change it.",
         prepared.run.batch.global, global, global, prepared.run.batch.global);
   }
-  if (const Json* config = manifest.scalars.find("config"))
-    print_changes(*config, resolved_json(prepared.config));
+  if (config != nullptr) print_changes(*config, wanted);
   // Checkpoints of earlier versions say nothing of their data.
   if (const Json* data = manifest.scalars.find("data")) {
     for (const std::string& line : replaced_data(*data, prepared.data_fingerprints))
@@ -207,9 +230,19 @@ void load_checkpoint(Runtime& runtime, const std::filesystem::path& folder) {
   host.store();
 }
 
+/// What adapters stand beside, whether they begin or go on.
+void load_base(Runtime& runtime, const PreparedRun& prepared) {
+  if (!prepared.config.lora.given()) return;
+  BaseValues base(runtime.context, runtime.store);
+  const ModelSource source(prepared.config.init.weights, runtime.replica());
+  State state = base.state();
+  source.load(state, runtime.replica());
+  base.give(runtime.fp8_weights);
+}
+
 void load_weights(Runtime& runtime, const PreparedRun& prepared) {
   const auto& init = prepared.config.init;
-  if (init.weights == "random") {
+  if (init.weights == "random" || prepared.config.lora.given()) {
     runtime.store.initialise(runtime.context, static_cast<std::uint64_t>(prepared.config.run.seed));
     return;
   }
@@ -271,6 +304,7 @@ StartPoint load_start(Runtime& runtime, const PreparedRun& prepared, StartPoint 
   })) {
   }
   if (start.checkpoint.empty()) load_weights(runtime, prepared);
+  load_base(runtime, prepared);
   runtime.weights_changed(Runtime::Copies::kStale);
   find_best(prepared, runtime.replica(), start.progress);
   return start;

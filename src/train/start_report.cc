@@ -74,8 +74,15 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
   }
   BatchArithmetic batch = arithmetic_of(prepared.run, config.data.sequence_length);
   batch.windows = prepared.data.windows;
-  log_info("{} with {} parameters, computing in {}", name_of(config.model.family),
-           format_count(static_cast<double>(count_parameters(runtime.model).total)),
+  const ParameterCount count = count_parameters(runtime.model);
+  const auto shown = [](std::int64_t parameters) {
+    return format_count(static_cast<double>(parameters));
+  };
+  log_info("{} with {} parameters{}, computing in {}", name_of(config.model.family),
+           shown(count.total),
+           count.trained == count.total
+               ? ""
+               : fmt::format(", of which {} in adapters are trained", shown(count.trained)),
            precision_text(prepared.run));
   log_info_text(batch_text(batch) + memory_text(items, available) +
                 saving_text(config.checkpoint, memory, staged_bytes_max(runtime.store.state())) +

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/file.h"
+#include "config/adapters.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "support/gradient_norm.h"
@@ -29,18 +30,15 @@ std::vector<std::int64_t> read_tokens(const std::filesystem::path& path) {
   return tokens;
 }
 
-TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
-  const std::string folder = "training/" + GetParam();
-  const Json golden = read_golden_json(folder + "/expected.json");
+/// The steps of expected.json, with tokens of training/, beside its losses and norms.
+void expect_steps(const Json& golden, ModelFixture& model) {
   const std::int64_t tokens = golden.find("sequence_length")->as_integer();
   const std::int64_t batch_size = golden.find("global_batch")->as_integer();
   const std::int64_t steps = golden.find("steps")->as_integer();
   const auto losses = flat_reals(*golden.find("losses")),
              norms = flat_reals(*golden.find("grad_norms"));
-  const std::vector<std::int64_t> stream = read_tokens(golden_path(folder + "/tokens.bin"));
-  const auto model_directory = golden_path("model/" + golden.find("model")->as_string());
-  ModelFixture model(load_model_config(model_directory), {1, tokens});
-  model.load(model_directory / "model.safetensors");
+  const std::vector<std::int64_t> stream =
+      read_tokens(golden_path("training/" + golden.find("model")->as_string() + "/tokens.bin"));
   RunConfig::Optimizer config;
   config.lr = golden.find("lr")->as_double();
   config.weight_decay = golden.find("weight_decay")->as_double();
@@ -68,7 +66,7 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
     const double norm = gradient_norm(model.context, model.store, *alone);
     const double lr = learning_rate(schedule, config.lr, steps, step + 1);
     optimizer.step(model.context, lr, clip_coefficient(norm, config.clip_grad_norm));
-    router_bias.update(model.context, model.stage.expert_totals().load);
+    if (bias_rate != nullptr) router_bias.update(model.context, model.stage.expert_totals().load);
 
     EXPECT_NEAR(loss, losses[static_cast<std::size_t>(step)],
                 1e-5 * losses[static_cast<std::size_t>(step)])
@@ -77,8 +75,12 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
                 1e-4 * norms[static_cast<std::size_t>(step)])
         << step;
   }
-  const GoldenTensors final = read_tensors(golden_path(folder + "/final.safetensors"));
-  ASSERT_EQ(final.size(), 3U);
+}
+
+/// What training has left beside `file`, which has `count` tensors.
+void expect_left(ModelFixture& model, const std::filesystem::path& file, std::size_t count) {
+  const GoldenTensors final = read_tensors(file);
+  ASSERT_EQ(final.size(), count);
   for (ParamIndex index = 0; index < static_cast<int>(model.params.metas.size()); ++index) {
     const auto expected = final.find(model.params.metas[static_cast<std::size_t>(index)].name);
     if (expected == final.end()) continue;
@@ -88,6 +90,44 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
               2e-4)
         << expected->first;
   }
+}
+
+TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
+  const std::string folder = "training/" + GetParam();
+  const Json golden = read_golden_json(folder + "/expected.json");
+  const auto model_directory = golden_path("model/" + golden.find("model")->as_string());
+  ModelFixture model(load_model_config(model_directory),
+                     {1, golden.find("sequence_length")->as_integer()});
+  model.load(model_directory / "model.safetensors");
+  expect_steps(golden, model);
+  expect_left(model, golden_path(folder + "/final.safetensors"), 3);
+}
+
+class GoldenAdapters : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(all, GoldenAdapters,
+                         testing::Values("llama_lora", "llama_rslora", "gpt2_lora",
+                                         "qwen3_moe_lora", "deepseek_lora"));
+
+TEST_P(GoldenAdapters, losses_norms_and_adapters_equal_those_of_peft_in_float64) {
+  const std::string folder = "adapter_training/" + GetParam();
+  const Json golden = read_golden_json(folder + "/expected.json");
+  RunConfig run;
+  run.lora.rank = golden.find("rank")->as_integer();
+  run.lora.alpha = golden.find("alpha")->as_double();
+  run.lora.rslora = golden.find("rslora")->as_bool();
+  run.lora.dora = golden.find("dora")->as_bool();
+  for (const Json& target : golden.find("targets")->as_array())
+    run.lora.targets.push_back(target.as_string());
+  const auto model_directory = golden_path("model/" + golden.find("model")->as_string());
+  run.model = load_model_config(model_directory);
+  std::vector<Problem> problems;
+  take_adapters(run, problems);
+  ASSERT_TRUE(problems.empty()) << format_problems(problems);
+  ModelFixture model(run.model, {1, golden.find("sequence_length")->as_integer()});
+  const auto adapters = golden_path(folder + "/adapter_model.safetensors");
+  model.load(model_directory / "model.safetensors", adapters);
+  expect_steps(golden, model);
+  expect_left(model, golden_path(folder + "/final.safetensors"), read_tensors(adapters).size());
 }
 
 }  // namespace
