@@ -21,6 +21,7 @@ struct GroupedGemmGpuKernels;
 struct GroupedGemmHopperKernels;
 struct GroupedGemmQuantizedGpuKernels;
 struct LatentHeadsKernels;
+struct MagnitudeKernels;
 struct NormKernels;
 struct ProjectionNormKernels;
 struct QuantizeKernels;
@@ -50,6 +51,7 @@ struct GpuKernels {
   const GroupedGemmQuantizedGpuKernels* grouped_gemm_fp8_sm90 = nullptr;  ///< as gemm_fp8_sm90
   const GroupedGemmHopperKernels* grouped_gemm_sm90 = nullptr;            ///< as gemm_sm90
   const LatentHeadsKernels* latent_heads = nullptr;
+  const MagnitudeKernels* magnitude = nullptr;
   const NormKernels* norm = nullptr;
   const ProjectionNormKernels* projection_norm = nullptr;
   const QuantizeKernels* quantize = nullptr;

@@ -9,8 +9,7 @@ namespace trireme {
 
 const std::vector<Unbuilt>& unbuilt_features() {
   static const std::vector<Unbuilt> list = {{"lora.dropout", {"0"}},
-                                            {"lora.base", {"\"compute\"", "\"fp32\""}},
-                                            {"lora.dora", {"false"}}};
+                                            {"lora.base", {"\"compute\"", "\"fp32\""}}};
   return list;
 }
 

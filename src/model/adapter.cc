@@ -4,6 +4,8 @@
 
 #include "base/math.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/magnitude/magnitude.h"
+#include "kernels/projection_norm/projection_norm.h"
 
 namespace trireme {
 
@@ -81,8 +83,9 @@ AdapterWeights weights_of(const ParamStore::Lease& lease, const AdapterParams& p
   for (const AdapterParams::Part& part : params.parts) {
     const Outputs outputs = outputs_of(lease.layout(), params, product, part.weight);
     weights.outputs = outputs.all;
-    weights.parts.at(static_cast<std::size_t>(weights.count++)) = {lease.weight(part.b),
-                                                                   outputs.first};
+    AdapterWeights::Part& to = weights.parts.at(static_cast<std::size_t>(weights.count++));
+    to = {lease.weight(part.b), outputs.first};
+    if (part.magnitude != kNoParam) to.magnitude_N = lease.weight(part.magnitude);
   }
   return weights;
 }
@@ -96,8 +99,9 @@ AdapterGradients gradients_of(const Gradients& sink, const AdapterParams& params
   for (const AdapterParams::Part& part : params.parts) {
     const Outputs outputs = outputs_of(sink.layout(), params, product, part.weight);
     gradients.outputs = outputs.all;
-    gradients.parts.at(static_cast<std::size_t>(gradients.count++)) = {
-        sink.product({part.b, part.b}), outputs.first};
+    AdapterGradients::Part& to = gradients.parts.at(static_cast<std::size_t>(gradients.count++));
+    to = {sink.product({part.b, part.b}), outputs.first};
+    if (part.magnitude != kNoParam) to.magnitude_N = sink.sum(part.magnitude);
   }
   return gradients;
 }
@@ -126,19 +130,51 @@ std::vector<Widths> widths_of(const LayerShape& layer) {
 
 }  // namespace
 
+namespace {
+
+/// Rows of W + s B A that stand in fp32 at once.
+std::int64_t length_rows(std::int64_t rows) { return std::min<std::int64_t>(rows, 64); }
+
+}  // namespace
+
 AdapterScratch lay_out_adapters(ArenaCursor& arena, const LayerShape& layer, bool in_place) {
+  const bool magnitudes = layer.magnitudes;
   std::size_t bytes = 0;
   for (const Widths& of : widths_of(layer)) {
     if (of.ranks == 0) continue;
-    ArenaCursor input, weight;
+    ArenaCursor input, weight, lengths;
+    for (ArenaCursor* const cursor : {&input, &weight})
+      if (magnitudes) cursor->take(layer.compute, {layer.tokens, of.out});
     input.take(layer.compute, {of.out, of.ranks});
     if (!in_place) input.take(layer.compute, {layer.tokens, std::max(of.in, of.out)});
     weight.take(DType::kF32, {of.out, of.ranks});
     weight.take(DType::kF32, {of.out, of.ranks});
-    bytes = std::max({bytes, input.bytes(), weight.bytes()});
+    weight.take(DType::kF32, {of.out});
+    lengths.take(layer.compute, {of.out, of.ranks});
+    for (const DType type : {DType::kF32, layer.compute})
+      if (magnitudes) lengths.take(type, {length_rows(of.out) * of.in});
+    bytes = std::max({bytes, input.bytes(), weight.bytes(), lengths.bytes()});
   }
   if (bytes == 0) return {};
   return {arena.take(DType::kF8E4M3, {static_cast<std::int64_t>(bytes)})};
+}
+
+namespace {
+
+/// Where dv stands, before all else.
+TensorView dv_in(ArenaCursor& arena, const ConstTensorView& dy_TN) {
+  return arena.take(dy_TN.dtype, dy_TN.shape);
+}
+
+}  // namespace
+
+ConstTensorView adapter_magnitude_gradient(Context& context, const AdapterScratch& scratch,
+                                           ConstTensorView dy_TN, const AdapterWeights& weights) {
+  if (!weights.magnitudes()) return dy_TN;
+  ArenaCursor arena = arena_of(scratch);
+  const TensorView dv_TN = dv_in(arena, dy_TN);
+  magnitude_forward(context, dv_TN, dy_TN, weights.rows_of.gain());
+  return dv_TN;
 }
 
 void adapter_forward(Context& context, const AdapterScratch& scratch, TensorView y_TN,
@@ -163,12 +199,13 @@ void adapter_forward(Context& context, const AdapterScratch& scratch, TensorView
 }
 
 void adapter_backward_input(Context& context, const AdapterScratch& scratch, TensorView dx_TK,
-                            ConstTensorView dy_TN, const AdapterWeights& weights) {
+                            ConstTensorView dv_TN, const AdapterWeights& weights) {
   ArenaCursor arena = arena_of(scratch);
+  if (weights.magnitudes()) (void)dv_in(arena, dv_TN);
   const TensorView& du_TR = weights.rows_of.du_TR;
   Gemm up;
   up.c_MN = du_TR;
-  up.a = dy_TN;
+  up.a = dv_TN;
   up.b = joined_b(context, arena, weights);
   up.use = "adapter_input_gradient";
   gemm(context, up);
@@ -181,29 +218,31 @@ void adapter_backward_input(Context& context, const AdapterScratch& scratch, Ten
   check(arena, scratch);
 }
 
-void adapter_backward_weight(Context& context, const AdapterScratch& scratch,
-                             const AdapterGradients& gradients, ConstTensorView dy_TN,
-                             ConstTensorView x_TK) {
-  ArenaCursor arena = arena_of(scratch);
-  const auto product = [&](TensorView c_MN, Accumulate adds, ConstTensorView a, ConstTensorView b) {
-    Gemm args;
-    args.c_MN = c_MN;
-    args.accumulate = adds;
-    args.a = a;
-    args.transpose_a = Transpose::kYes;
-    args.b = b;
-    args.use = "adapter_weight_gradient";
-    gemm(context, args);
-  };
-  const AdapterRows& rows = gradients.rows_of;
-  product(gradients.a_RK.gradient, gradients.a_RK.accumulate, rows.du_TR, x_TK);
+namespace {
+
+/// c (+)= a^T b
+void weight_product(Context& context, TensorView c_MN, Accumulate adds, ConstTensorView a,
+                    ConstTensorView b) {
+  Gemm args;
+  args.c_MN = c_MN;
+  args.accumulate = adds;
+  args.a = a;
+  args.transpose_a = Transpose::kYes;
+  args.b = b;
+  args.use = "adapter_weight_gradient";
+  gemm(context, args);
+}
+
+/// dB, from dv.
+void b_gradients(Context& context, ArenaCursor& arena, const AdapterGradients& gradients,
+                 ConstTensorView dv_TN) {
+  const TensorView& us_TR = gradients.rows_of.us_TR;
   const AdapterGradients::Part& only = gradients.parts[0];
   if (gradients.count == 1 && only.b_NR.gradient.shape[0] == gradients.outputs)
-    return product(only.b_NR.gradient, only.b_NR.accumulate, dy_TN, rows.us_TR);
+    return weight_product(context, only.b_NR.gradient, only.b_NR.accumulate, dv_TN, us_TR);
   // Of these the blocks of projections are B's gradients.
-  const std::int64_t ranks = rows.us_TR.shape[1];
-  const TensorView joined = arena.take(DType::kF32, {gradients.outputs, ranks});
-  product(joined, Accumulate::kNo, dy_TN, rows.us_TR);
+  const TensorView joined = arena.take(DType::kF32, {gradients.outputs, us_TR.shape[1]});
+  weight_product(context, joined, Accumulate::kNo, dv_TN, us_TR);
   std::int64_t column = 0;
   for (int i = 0; i < gradients.count; ++i) {
     const AdapterGradients::Part& part = gradients.parts[static_cast<std::size_t>(i)];
@@ -211,11 +250,82 @@ void adapter_backward_weight(Context& context, const AdapterScratch& scratch,
     const bool adds = part.b_NR.accumulate == Accumulate::kYes;
     ArenaCursor behind = arena;
     const TensorView made = adds ? behind.take(DType::kF32, to.shape) : to;
-    check(behind, scratch);
     copy_heads(context, heads_of(made, 0, 1, to.shape[1]),
                block_of(joined, part.first, to.shape[0], column, to.shape[1]));
     if (adds) accumulate(context, to, made);
     column += to.shape[1];
+  }
+}
+
+}  // namespace
+
+void adapter_backward_weight(Context& context, const AdapterScratch& scratch,
+                             const AdapterGradients& gradients, ConstTensorView dy_TN,
+                             ConstTensorView x_TK) {
+  const AdapterRows& rows = gradients.rows_of;
+  weight_product(context, gradients.a_RK.gradient, gradients.a_RK.accumulate, rows.du_TR, x_TK);
+  ArenaCursor arena = arena_of(scratch);
+  if (!gradients.parts[0].magnitude_N.given()) return b_gradients(context, arena, gradients, dy_TN);
+  const TensorView dv_TN = dv_in(arena, dy_TN),
+                   dgain_N = arena.take(DType::kF32, {gradients.outputs});
+  clear(context, dgain_N);
+  magnitude_backward(context, {dv_TN, dgain_N, dy_TN, rows.v_TN, rows.gain()});
+  for (int i = 0; i < gradients.count; ++i) {
+    const AdapterGradients::Part& part = gradients.parts[static_cast<std::size_t>(i)];
+    const std::int64_t count = part.magnitude_N.count();
+    magnitude_gradient(context, part.magnitude_N, dgain_N.rows(part.first, count),
+                       rows.inverse().rows(part.first, count));
+  }
+  b_gradients(context, arena, gradients, dv_TN);
+}
+
+void adapter_row_squares(Context& context, const AdapterScratch& scratch, ConstTensorView weight,
+                         bool in_out, const AdapterWeights& weights) {
+  ArenaCursor arena = arena_of(scratch);
+  const TensorView squares_N = weights.rows_of.squares();
+  const ConstTensorView b_NR = joined_b(context, arena, weights);
+  const std::int64_t outputs = weights.outputs, inputs = weights.a_RK.shape[1];
+  const std::int64_t most = length_rows(outputs);
+  const TensorView sums = arena.take(DType::kF32, {most * inputs}),
+                   columns = arena.take(weight.dtype, {in_out ? most * inputs : 0});
+  check(arena, scratch);
+  for (std::int64_t first = 0; first < outputs; first += most) {
+    const std::int64_t count = std::min(most, outputs - first);
+    const TensorView squares = squares_N.rows(first, count);
+    Gemm product;  // rows of B A, or columns of its transpose
+    product.a = in_out ? weights.a_RK : b_NR.rows(first, count);
+    product.b = in_out ? b_NR.rows(first, count) : weights.a_RK;
+    product.transpose_a = product.transpose_b = in_out ? Transpose::kYes : Transpose::kNo;
+    const Shape shape = in_out ? Shape{inputs, count} : Shape{count, inputs};
+    const TensorView sum = sums.rows(0, count * inputs).reshape(shape);
+    product.c_MN = sum;
+    product.use = "adapter_row_squares";
+    gemm(context, product);
+    scale(context, sum, weights.scale);
+    if (!in_out) {
+      accumulate(context, sum, weight.rows(first, count));
+      const HeadsView rows = heads_of(sum, 0, 1, inputs);
+      head_dots(context, squares, rows, rows);
+      continue;
+    }
+    const TensorView part = columns.rows(0, count * inputs).reshape(shape);
+    copy_heads(context, heads_of(part, 0, 1, count), heads_of(weight, first, 1, count));
+    accumulate(context, sum, part);
+    clear(context, squares);
+    magnitude_backward(context, {{}, squares, sum, sum, {}});
+  }
+}
+
+void adapter_gains(Context& context, const AdapterWeights& weights) {
+  const AdapterRows& rows = weights.rows_of;
+  magnitude_gains(context, rows.gain(), rows.inverse(), {}, rows.squares());
+  for (int i = 0; i < weights.count; ++i) {
+    const AdapterWeights::Part& part = weights.parts[static_cast<std::size_t>(i)];
+    const auto of_part = [&](const TensorView& all) {
+      return all.rows(part.first, part.magnitude_N.count());
+    };
+    magnitude_gains(context, of_part(rows.gain()), of_part(rows.inverse()), part.magnitude_N,
+                    of_part(rows.squares()));
   }
 }
 

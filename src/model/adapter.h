@@ -5,6 +5,10 @@
 // A of all adapters of a product lie together, so that x and dx are met once. B of several
 // projections (q, k, v) are blocks of one matrix [outputs, ranks], zero elsewhere.
 //
+// With magnitudes (kernels/magnitude) the product and its adapters make v, without the bias:
+//   gain = m / |W + s B A| by row     y = gain v + bias     dv = gain dy in place of dy
+//   dm = sum_t dy v / |W + s B A|
+//
 // The tensor axis cuts B as the product's outputs or A as its inputs. What a row-parallel product
 // adds from its adapters is summed with it; so is du A with dx of a column-parallel one.
 
@@ -19,10 +23,26 @@
 
 namespace trireme {
 
-/// us and du [T, ranks], in the compute type: from F to W, and from B.
+/// us and du [T, ranks], in the compute type: from F to W, and from B. With magnitudes v [T, N],
+/// and of each output gain, 1 / |W + s B A| and |W + s B A|^2 [3, N] f32, gain 1 where it has no
+/// adapter.
 struct AdapterRows {
-  TensorView us_TR, du_TR;
+  TensorView us_TR, du_TR, v_TN, gains_3N;
+
+  [[nodiscard]] TensorView gain() const { return row(0); }
+  [[nodiscard]] TensorView inverse() const { return row(1); }
+  [[nodiscard]] TensorView squares() const { return row(2); }
+
+ private:
+  [[nodiscard]] TensorView row(std::int64_t which) const {
+    return gains_3N.rows(which, 1).reshape({gains_3N.shape[1]});
+  }
 };
+inline AdapterRows with_gradient(AdapterRows rows, const TensorView& du_TR) {
+  rows.du_TR = du_TR;
+  return rows;
+}
+inline TensorSize adapter_gain_rows(std::int64_t outputs) { return {DType::kF32, {3, outputs}}; }
 
 inline TensorSize adapter_rows(const TensorSize& product, std::int64_t ranks) {
   return {product.dtype, {product.shape[0], ranks}};
@@ -34,6 +54,7 @@ struct AdapterWeights {
   struct Part {
     ConstTensorView b_NR;
     std::int64_t first = 0;  ///< of the product's outputs, the projection's first
+    ConstTensorView magnitude_N = {};
   };
   ConstTensorView a_RK;
   std::array<Part, kAdaptersMax> parts;
@@ -43,9 +64,10 @@ struct AdapterWeights {
   AdapterRows rows_of;
 
   [[nodiscard]] bool given() const { return a_RK.given(); }
+  [[nodiscard]] bool magnitudes() const { return parts[0].magnitude_N.given(); }
   [[nodiscard]] AdapterWeights rows(std::int64_t first, std::int64_t rows_count) const {
     AdapterWeights part = *this;
-    for (TensorView* const view : {&part.rows_of.us_TR, &part.rows_of.du_TR})
+    for (TensorView* const view : {&part.rows_of.us_TR, &part.rows_of.du_TR, &part.rows_of.v_TN})
       if (view->given()) *view = view->rows(first, rows_count);
     return part;
   }
@@ -58,6 +80,7 @@ struct AdapterGradients {
   struct Part {
     Gradients::Product b_NR;
     std::int64_t first = 0;
+    TensorView magnitude_N = {};  ///< added to
   };
   Gradients::Product a_RK;
   std::array<Part, kAdaptersMax> parts;
@@ -80,12 +103,21 @@ AdapterScratch lay_out_adapters(ArenaCursor& arena, const LayerShape& layer, boo
 /// us, and y += us B^T.
 void adapter_forward(Context& context, const AdapterScratch& scratch, TensorView y_TN,
                      ConstTensorView x_TK, const AdapterWeights& weights);
-/// du, and dx += du A.
+/// dv, which stands in scratch, or dy where there are no magnitudes.
+ConstTensorView adapter_magnitude_gradient(Context& context, const AdapterScratch& scratch,
+                                           ConstTensorView dy_TN, const AdapterWeights& weights);
+/// du, and dx += du A, from dv.
 void adapter_backward_input(Context& context, const AdapterScratch& scratch, TensorView dx_TK,
-                            ConstTensorView dy_TN, const AdapterWeights& weights);
-/// dA and dB.
+                            ConstTensorView dv_TN, const AdapterWeights& weights);
+/// dA, dB and dm.
 void adapter_backward_weight(Context& context, const AdapterScratch& scratch,
                              const AdapterGradients& gradients, ConstTensorView dy_TN,
                              ConstTensorView x_TK);
+
+/// squares, of this rank's columns of W [N, K], or [K, N] with in_out.
+void adapter_row_squares(Context& context, const AdapterScratch& scratch, ConstTensorView weight,
+                         bool in_out, const AdapterWeights& weights);
+/// The gains from those, whole.
+void adapter_gains(Context& context, const AdapterWeights& weights);
 
 }  // namespace trireme

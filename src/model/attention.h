@@ -54,6 +54,7 @@ struct AttentionActivations : BranchActivations {
   /// What W reads.
   template <class Visit, class... Of>
   static void each_of_weight(const LayerShape& shape, const Visit& visit, Of&... of) {
+    BranchActivations::each_of_weight(shape, sizes(shape), visit, of...);
     visit(shape.wide(shape.config.attention.out_size()), of.attended_TX...);
     if (shape.config.attention.latent)
       LatentActivations::each_of_weight(shape, visit, of.latent...);

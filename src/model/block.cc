@@ -15,17 +15,35 @@ BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& param
 
 BlockWeights with_adapters(BlockWeights weights, const BlockActivations& acts,
                            const BlockGradients* gradients) {
-  const auto leave = [](LinearWeights& of, const TensorView& us, const TensorView& du) {
-    if (of.adapter.given()) of.adapter.rows_of = {us, du};
+  const auto leave = [](LinearWeights& of, const AdapterRows& rows, const TensorView& du_TR) {
+    if (of.adapter.given()) of.adapter.rows_of = with_gradient(rows, du_TR);
   };
   const BlockGradients none, &left = gradients == nullptr ? none : *gradients;
-  leave(weights.attention.in, acts.attention.in_us_TR, left.attention.in_du_TR);
-  leave(weights.attention.q_up, acts.attention.latent.q_us_TR, left.attention.latent.q_du_TR);
-  leave(weights.attention.kv_up, acts.attention.latent.kv_us_TR, left.attention.latent.kv_du_TR);
-  leave(weights.attention.out, acts.attention.out_us_TR, left.attention.out_du_TR);
-  leave(weights.mlp.in, acts.mlp.in_us_TR, left.mlp.in_du_TR);
-  leave(weights.mlp.out, acts.mlp.out_us_TR, left.mlp.out_du_TR);
+  leave(weights.attention.in, acts.attention.in_adapter, left.attention.in_du_TR);
+  leave(weights.attention.q_up, acts.attention.latent.q_adapter, left.attention.latent.q_du_TR);
+  leave(weights.attention.kv_up, acts.attention.latent.kv_adapter, left.attention.latent.kv_du_TR);
+  leave(weights.attention.out, acts.attention.out_adapter, left.attention.out_du_TR);
+  leave(weights.mlp.in, acts.mlp.in_adapter, left.mlp.in_du_TR);
+  leave(weights.mlp.out, acts.mlp.out_adapter, left.mlp.out_du_TR);
   return weights;
+}
+
+void find_gains(const GainsPass& pass, const BlockWeights& weights) {
+  enum class Columns : std::uint8_t { kWhole, kCut };
+  const auto find = [&](const LinearWeights& of, Columns columns) {
+    if (!of.adapter.given() || !of.adapter.magnitudes()) return;
+    adapter_row_squares(pass.context, pass.adapters, widen(pass.context, of, pass.widened).weight,
+                        of.in_out, of.adapter);
+    if (columns == Columns::kCut && pass.tensor.extent() > 1)
+      pass.tensor.sum(of.adapter.rows_of.squares());
+    adapter_gains(pass.context, of.adapter);
+  };
+  find(weights.attention.in, Columns::kWhole);
+  find(weights.attention.q_up, Columns::kWhole);
+  find(weights.attention.kv_up, Columns::kWhole);
+  find(weights.attention.out, Columns::kCut);
+  find(weights.mlp.in, Columns::kWhole);
+  find(weights.mlp.out, Columns::kCut);
 }
 
 BlockActivations lay_out_activations(ArenaCursor& arena, const LayerShape& shape, Keep which,
@@ -271,6 +289,7 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
 void block_forward(const LayerPass& pass, const BlockWeights& weights, const BlockActivations& acts,
                    const BlockForwardScratch& scratch, ConstTensorView residual_TC,
                    const KvCache* cache) {
+  find_gains({pass.context, pass.tensor, pass.adapters, pass.widened}, weights);
   forward_to_activation(pass, weights, acts, scratch,
                         {residual_TC, cache, ExpertsForward::Count::kYes});
   if (pass.config.experts) return leave_experts(pass, weights, acts, scratch);

@@ -22,6 +22,15 @@ BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& param
 /// `weights` whose adapters leave what backward reads in `acts`, and what W reads in `gradients`.
 BlockWeights with_adapters(BlockWeights weights, const BlockActivations& acts,
                            const BlockGradients* gradients = nullptr);
+/// The gains of adapters with magnitudes, as the weights stand. Their rows of W, which the tensor
+/// axis cuts, are met whole.
+struct GainsPass {
+  Context& context;
+  const TensorAxis& tensor;
+  AdapterScratch adapters;
+  TensorView widened;  ///< LayerPass::widened
+};
+void find_gains(const GainsPass& pass, const BlockWeights& weights);
 
 /// What backward reads of the forward pass, declared by each branch.
 struct BlockActivations {
@@ -41,6 +50,7 @@ struct BlockActivations {
   template <class Visit, class... Of>
   static void each_of_weight(const LayerShape& shape, const Visit& visit, Of&... of) {
     AttentionActivations::each_of_weight(shape, visit, of.attention...);
+    BranchActivations::each_of_weight(shape, mlp_sizes(shape), visit, of.mlp...);
     ExpertsActivations::each_of_weight(shape, visit, of.experts...);
   }
 };

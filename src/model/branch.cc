@@ -2,6 +2,7 @@
 
 #include "kernels/gelu/gelu.h"
 #include "kernels/glu/glu.h"
+#include "kernels/magnitude/magnitude.h"
 
 namespace trireme {
 
@@ -26,8 +27,17 @@ void adapted_forward(const LayerPass& pass, TensorView y_TN, ConstTensorView x_T
   const BatchInvariance alone(pass.context, pass.takes_parts());
   const bool plain = epilogue.kind == kNone;
   const TensorView& product_TN = plain ? y_TN : epilogue.saved;
-  pass.linear_forward(product_TN, x_TK, base_of(weights));
-  adapter_forward(pass.context, pass.adapters, product_TN, x_TK, weights.adapter);
+  LinearWeights base = base_of(weights);
+  if (weights.adapter.magnitudes()) {
+    const AdapterRows& rows = weights.adapter.rows_of;
+    base.bias = {};
+    pass.linear_forward(rows.v_TN, x_TK, base);
+    adapter_forward(pass.context, pass.adapters, rows.v_TN, x_TK, weights.adapter);
+    magnitude_forward(pass.context, product_TN, rows.v_TN, rows.gain(), weights.bias);
+  } else {
+    pass.linear_forward(product_TN, x_TK, base);
+    adapter_forward(pass.context, pass.adapters, product_TN, x_TK, weights.adapter);
+  }
   if (epilogue.kind == kGelu)
     gelu_forward(pass.context, y_TN, product_TN);
   else if (!plain)
@@ -41,8 +51,10 @@ void adapted_backward_input(const LayerPass& pass, TensorView dx_TK, ConstTensor
   const BatchInvariance alone(pass.context, pass.takes_parts());
   const bool plain = epilogue.kind == kNone;
   const TensorView& product_TK = plain ? dx_TK : epilogue.saved;
-  pass.linear_backward_input(product_TK, dy_TN, base_of(weights));
-  adapter_backward_input(pass.context, pass.adapters, product_TK, dy_TN, weights.adapter);
+  const ConstTensorView dv_TN =
+      adapter_magnitude_gradient(pass.context, pass.adapters, dy_TN, weights.adapter);
+  pass.linear_backward_input(product_TK, dv_TN, base_of(weights));
+  adapter_backward_input(pass.context, pass.adapters, product_TK, dv_TN, weights.adapter);
   if (epilogue.kind == kGeluBackward)
     gelu_backward(pass.context, dx_TK, product_TK, epilogue.operand, product_TK);
   else if (!plain)

@@ -99,9 +99,9 @@ struct BranchSizes {
 /// What backward reads of the forward pass. n and the last product's input are recomputed.
 struct BranchActivations {
   NormActivations norm;
-  NormActivations post_norm;       ///< with f(n) as its input
-  TensorView in_TX;                ///< of the first product
-  TensorView in_us_TR, out_us_TR;  ///< of adapters (AdapterRows)
+  NormActivations post_norm;  ///< with f(n) as its input
+  TensorView in_TX;           ///< of the first product
+  AdapterRows in_adapter, out_adapter;
 
   /// `visit(size, recomputed, view...)` of each, for the same of every `of`.
   template <class Visit, class... Of>
@@ -114,11 +114,25 @@ struct BranchActivations {
     };
     if (shape.config.norm_before()) NormActivations::each_statistic(shape, statistic, of.norm...);
     visit(in, full, of.in_TX...);
-    if (sizes.in_ranks > 0) visit(adapter_rows(in, sizes.in_ranks), false, of.in_us_TR...);
-    if (sizes.out_ranks > 0) visit(shape.wide(sizes.out_ranks), false, of.out_us_TR...);
+    if (sizes.in_ranks > 0) visit(adapter_rows(in, sizes.in_ranks), false, of.in_adapter.us_TR...);
+    if (sizes.out_ranks > 0) visit(shape.wide(sizes.out_ranks), false, of.out_adapter.us_TR...);
+    if (shape.magnitudes && sizes.in_ranks > 0) {
+      visit(in, full, of.in_adapter.v_TN...);
+      visit(adapter_gain_rows(in.shape[1]), false, of.in_adapter.gains_3N...);
+    }
+    if (shape.magnitudes && sizes.out_ranks > 0) {
+      visit(shape.wide(shape.hidden), false, of.out_adapter.v_TN...);
+      visit(adapter_gain_rows(shape.hidden), false, of.out_adapter.gains_3N...);
+    }
     if (!shape.config.norm_after()) return;
     visit(shape.residual(), full, of.post_norm.s_TC...);
     NormActivations::each_statistic(shape, statistic, of.post_norm...);
+  }
+  /// What W reads of it.
+  template <class Visit, class... Of>
+  static void each_of_weight(const LayerShape& shape, const BranchSizes& sizes, const Visit& visit,
+                             Of&... of) {
+    if (shape.magnitudes && sizes.in_ranks > 0) visit(sizes.in, of.in_adapter.v_TN...);
   }
 };
 
@@ -180,10 +194,10 @@ struct BranchBackward {
   const Left& left;
 
   [[nodiscard]] LinearGradients gradients_of_in() const {
-    return gradients_of(sink, params.in, {acts.in_us_TR, left.in_du_TR});
+    return gradients_of(sink, params.in, with_gradient(acts.in_adapter, left.in_du_TR));
   }
   [[nodiscard]] LinearGradients gradients_of_out() const {
-    return gradients_of(sink, params.out, {acts.out_us_TR, left.out_du_TR});
+    return gradients_of(sink, params.out, with_gradient(acts.out_adapter, left.out_du_TR));
   }
   /// From dy to the gradient of the last product, which is then gathered.
   [[nodiscard]] Pending start(const BranchWeights& weights) const {

@@ -149,6 +149,7 @@ LayerShape Decoder::layer_shape(std::int64_t tokens) const {
   shape.compute = store_.compute();
   shape.tensor_extent = tensor_.extent();
   shape.expert = expert_.cut();
+  shape.magnitudes = config_.adapters && config_.adapters->magnitudes;
   return shape;
 }
 

@@ -276,11 +276,11 @@ void latent_weight(const AttentionBranchBackward& of) {
   const LatentGradients& left = of.left.latent;
   const UpGradients up = up_gradients(pass, of.left.latent);
   pass.linear_backward_weight(
-      gradients_of(of.sink, of.params.q_up, {latents.q_us_TR, left.q_du_TR}), up.q_TX,
-      latent_of(pass).q_rank > 0 ? latents.q_TX : of.left.n_TC);
+      gradients_of(of.sink, of.params.q_up, with_gradient(latents.q_adapter, left.q_du_TR)),
+      up.q_TX, latent_of(pass).q_rank > 0 ? latents.q_TX : of.left.n_TC);
   pass.linear_backward_weight(
-      gradients_of(of.sink, of.params.kv_up, {latents.kv_us_TR, left.kv_du_TR}), up.kv_TX,
-      latents.kv_TX);
+      gradients_of(of.sink, of.params.kv_up, with_gradient(latents.kv_adapter, left.kv_du_TR)),
+      up.kv_TX, latents.kv_TX);
   pass.linear_backward_weight(of.gradients_of_in(), of.left.din_TX,
                               pass.tensor.residual_rows(of.left.n_TC));
 }

@@ -19,9 +19,9 @@ using AttentionBranchBackward =
     BranchBackward<AttentionParams, AttentionActivations, AttentionGradients>;
 
 struct LatentActivations {
-  TensorView q_TX, kv_TX, rope_TR;  ///< c_q, c_kv, r, of all tokens; no q where c_q is n
-  TensorView heads_TX;              ///< q, k and v as attention reads them
-  TensorView q_us_TR, kv_us_TR;     ///< of adapters of the second products
+  TensorView q_TX, kv_TX, rope_TR;    ///< c_q, c_kv, r, of all tokens; no q where c_q is n
+  TensorView heads_TX;                ///< q, k and v as attention reads them
+  AdapterRows q_adapter, kv_adapter;  ///< of the second products
 
   template <class Visit, class... Of>
   static void each(const LayerShape& shape, const Visit& visit, Of&... of) {
@@ -33,8 +33,15 @@ struct LatentActivations {
         of...);
     const AttentionConfig& config = shape.config.attention;
     const AdapterRanks& ranks = shape.config.adapters;
-    if (ranks.q_up > 0) visit(shape.wide(ranks.q_up), false, of.q_us_TR...);
-    if (ranks.kv_up > 0) visit(shape.wide(ranks.kv_up), false, of.kv_us_TR...);
+    const auto adapter = [&](std::int64_t rank, std::int64_t outputs, auto&... rows) {
+      if (rank == 0) return;
+      visit(shape.wide(rank), false, rows.us_TR...);
+      if (!shape.magnitudes) return;
+      visit(shape.wide(outputs), false, rows.v_TN...);
+      visit(adapter_gain_rows(outputs), false, rows.gains_3N...);
+    };
+    adapter(ranks.q_up, config.heads * config.latent->query_dim(), of.q_adapter...);
+    adapter(ranks.kv_up, config.heads * config.latent->key_value_dim(), of.kv_adapter...);
     visit(shape.wide(config.latent->rope_dim), shape.recompute == Recompute::kFull, of.rope_TR...);
     visit(shape.wide(config.qkv_size()), recomputes_heads(shape), of.heads_TX...);
   }

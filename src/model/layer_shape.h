@@ -20,13 +20,14 @@ struct LayerShape {
   int tensor_extent = 1;
   bool sequence_parallel = false;
   ExpertCut expert = {};
-  bool split = false;  ///< B and W are apart: each layer keeps what W needs
+  bool split = false;       ///< B and W are apart: each layer keeps what W needs
+  bool magnitudes = false;  ///< of adapters (AdapterConfig)
 
   /// The same of another layer.
   [[nodiscard]] LayerShape of(const LayerConfig& other) const {
     return {other,          hidden,         sequences, tokens,        residual_tokens,   compute,
             context_extent, context_method, recompute, tensor_extent, sequence_parallel, expert,
-            split};
+            split,          magnitudes};
   }
   [[nodiscard]] TensorSize wide(std::int64_t columns) const { return {compute, {tokens, columns}}; }
   [[nodiscard]] TensorSize residual() const { return residual(hidden); }

@@ -118,12 +118,23 @@ class Table {
       ParamMeta& meta = trained(of.b);
       if (is_cut(part.out)) meta.cut = {0, part.out};
       if (is_cut(in)) meta.partial = TensorPartial::kWithHeads;
+      if (!config.magnitudes) continue;
+      of.magnitude = add(fmt::format("{}{}.lora_magnitude_vector", prefix, part.name),
+                         {size_of(part.out)}, {InitKind::kZeros, 0});
+      ParamMeta& magnitude = trained(of.magnitude);
+      magnitude.set_by_product = false;
+      if (is_cut(part.out)) magnitude.cut = {0, part.out};
+      if (is_cut(in)) magnitude.partial = TensorPartial::kWithHeads;
     }
   }
 
   /// All but adapters stand still.
   void freeze_base() {
     if (!config_.adapters) return;
+    const auto adapted = [](const LayerConfig& layer) { return layer.adapters != AdapterRanks(); };
+    params.first_trained_layer =
+        std::find_if(config_.layers.begin(), config_.layers.end(), adapted) -
+        config_.layers.begin();
     for (std::size_t i = 0; i < params.metas.size(); ++i) {
       if (adapters_.contains(static_cast<ParamIndex>(i))) continue;
       params.metas[i].trainable = false;
@@ -232,8 +243,11 @@ class Table {
       for (ParamIndex i = range.first; range.given() && i <= range.last; ++i)
         params.metas[i].partial = TensorPartial::kWithTokens;
     }
-    for (const AdapterParams::Part& part : linear.adapter.parts)
+    for (const AdapterParams::Part& part : linear.adapter.parts) {
       params.metas[part.b].partial = TensorPartial::kWithTokens;
+      if (part.magnitude != kNoParam)
+        params.metas[part.magnitude].partial = TensorPartial::kWithTokens;
+    }
   }
   /// The parameters that are declared from now on.
   void next_block() { ++block_; }

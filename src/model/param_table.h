@@ -4,6 +4,7 @@
 // sharding on the tensor axis. Heads, columns of the MLP and rows of
 // the vocabulary are dealt out; norms, positions and biases of the residual stream are whole.
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -24,8 +25,9 @@ struct Fp8Columns {
 /// The adapters beside a product (AdapterConfig), each of one projection of the weight's range.
 struct AdapterParams {
   struct Part {
-    ParamIndex weight = kNoParam;  ///< of the projection
-    ParamIndex b = kNoParam;       ///< [its outputs, rank]
+    ParamIndex weight = kNoParam;     ///< of the projection
+    ParamIndex b = kNoParam;          ///< [its outputs, rank]
+    ParamIndex magnitude = kNoParam;  ///< [its outputs], with AdapterConfig::magnitudes
   };
   ParamRange a;  ///< fused [ranks, in]; not given: no adapters
   std::vector<Part> parts;
@@ -115,6 +117,13 @@ struct ChunkParams {
 struct ModelParams {
   std::vector<ParamMeta> metas;
   std::vector<ChunkParams> chunks;
+  /// Nothing below this layer of the model is trained, and no gradient goes there: beside adapters,
+  /// the first layer that has any.
+  std::int64_t first_trained_layer = 0;
+  /// Of the layers of a chunk; their number where none is.
+  [[nodiscard]] std::int64_t first_trained(const ChunkRange& range) const {
+    return std::clamp<std::int64_t>(first_trained_layer - range.first_layer, 0, range.layers);
+  }
   [[nodiscard]] int block_of(ParamIndex index) const {
     return metas[static_cast<std::size_t>(index)].block;
   }
@@ -133,7 +142,8 @@ inline constexpr std::int64_t kVocabularyRowAlignment = 16;
 ///
 /// Of the experts a rank has those that `experts` names, by default all. With adapters
 /// (ModelConfig::adapters) these alone are trained: A uniform in +-1/sqrt(in), B 0, as peft draws
-/// them; named "MODULE.lora_A.weight", "MODULE.lora_B.weight". All else is their base.
+/// them, magnitudes 0 (Stage::begin_magnitudes); named "MODULE.lora_A.weight",
+/// "MODULE.lora_B.weight", "MODULE.lora_magnitude_vector". All else is their base.
 ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange> chunks,
                            const ExpertSet& experts = {});
 /// Of the whole model.

@@ -5,6 +5,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/magnitude/magnitude.h"
 #include "model/walk.h"
 #include "tensor/transfer.h"
 
@@ -75,6 +76,45 @@ ExpertsBalance Stage::experts_balance() const {
   balance.z_factor = static_cast<float>(balance_.z_loss / step);
   balance.whole_batch = balance_.whole_batch;
   return balance;
+}
+
+void Stage::begin_magnitudes() {
+  if (!layer_shape_.magnitudes) return;
+  for (int chunk = 0; chunk < static_cast<int>(params_.chunks.size()); ++chunk) {
+    const ChunkParams& params = params_of(chunk);
+    WeightReader weights = reader_of(chunk, ActionKind::kRecompute);
+    for (std::int64_t layer = first_trained(chunk); layer < params.range.layers; ++layer) {
+      const BlockParams& of = params.blocks[static_cast<std::size_t>(layer)];
+      const ParamStore::Lease lease = weights.next();
+      const BlockWeights here = with_adapters(
+          weights_of(lease, of), fitted(shape_of(chunk, layer), acts_of(chunk, 0, layer)));
+      find_gains({context_, axes_.tensor, buffers_.adapters, {}}, here);
+      take_lengths(of, here);
+    }
+  }
+}
+
+void Stage::take_lengths(const BlockParams& params, const BlockWeights& weights) {
+  const auto take = [&](const LinearParams& linear, const LinearWeights& from) {
+    for (std::size_t i = 0; i < linear.adapter.parts.size(); ++i) {
+      const ParamIndex magnitude = linear.adapter.parts[i].magnitude;
+      const TensorView owned = store_.value(magnitude);
+      if (owned.count() == 0) continue;
+      const Slice rows = store_.layout().owned(magnitude);
+      const auto here = [&](const TensorView& all) {
+        return all.rows(from.adapter.parts[i].first + rows.begin, rows.size);
+      };
+      const AdapterRows& lengths = from.adapter.rows_of;
+      clear(context_, owned);
+      magnitude_gradient(context_, owned, here(lengths.squares()), here(lengths.inverse()));
+    }
+  };
+  take(params.attention.in, weights.attention.in);
+  take(params.attention.q_up, weights.attention.q_up);
+  take(params.attention.kv_up, weights.attention.kv_up);
+  take(params.attention.out, weights.attention.out);
+  take(params.mlp.in, weights.mlp.in);
+  take(params.mlp.out, weights.mlp.out);
 }
 
 void Stage::rewind() {
@@ -315,7 +355,7 @@ void Stage::recompute(int chunk, int micro_batch) {
       pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)], Direction::kBackward);
   WeightReader weights = reader_of(chunk, ActionKind::kRecompute);
   ends_of(chunk, micro_batch).recomputed = true;
-  for (std::int64_t layer = 0; layer < params.range.layers; ++layer) {
+  for (std::int64_t layer = first_trained(chunk); layer < params.range.layers; ++layer) {
     const ParamStore::Lease lease = weights.next();
     const BlockActivations acts = own_acts(chunk, micro_batch, layer);
     block_recompute(
@@ -398,7 +438,7 @@ void Stage::backward_layer(const ModelPass& pass, WeightReader& reader, int chun
   const BlockWeights weights = with_adapters(weights_of(lease, params), acts, &gradients);
   const LayerPass layer_pass = pass.layer(chunk_params.range.first_layer + layer);
   Gradients& sink = store_.gradients();
-  Ends& ends = ends_of(chunk, micro_batch);
+  const Ends& ends = ends_of(chunk, micro_batch);
   if (!ends.recomputed)
     block_recompute(layer_pass, weights, acts, fitted(shape_of(chunk, layer), buffers_.forward),
                     shape_.recompute);
@@ -417,11 +457,16 @@ void Stage::backward_layer(const ModelPass& pass, WeightReader& reader, int chun
           [](const TensorSize&, TensorView& view, TensorView& next) { std::swap(view, next); },
           kept_of(chunk, micro_batch, layer)->acts, recomputed_of(chunk, micro_batch, layer));
   }
-  if (layer > 0) return;
+}
+
+/// Behind B of the layers. Below the first that is trained nobody reads what is sent.
+void Stage::send_gradient(int chunk, int micro_batch) {
+  Ends& ends = ends_of(chunk, micro_batch);
   ends.recomputed = false;
-  if (chunk_params.range.embedding) return;
+  if (params_of(chunk).range.embedding || first_trained(chunk) > 0) return;
   const TensorView sent = ends.gradient_SC;
-  copy_bytes(context_, sent.data, axes_.tensor.residual_rows(ds1_TC).data, sent.bytes());
+  copy_bytes(context_, sent.data, axes_.tensor.residual_rows(dy_of(chunk, micro_batch, -1)).data,
+             sent.bytes());
 }
 
 void Stage::weight_layer(const ModelPass& pass, int chunk, int micro_batch, std::int64_t layer) {
@@ -449,7 +494,8 @@ void Stage::end_head(int chunk, int micro_batch, bool last) {
 void Stage::end_backward(int chunk, int micro_batch, bool last) {
   const ChunkParams& params = params_of(chunk);
   if (!params.range.embedding) return;
-  backward_embedding(chunk, micro_batch);
+  if (!params_.metas[static_cast<std::size_t>(params.embedding)].base)
+    backward_embedding(chunk, micro_batch);
   store_.gradients().close(context_, params_.block_of(params.embedding), last);
 }
 
@@ -462,9 +508,11 @@ void Stage::backward(int chunk, int micro_batch, LastMicroBatch last) {
   begin_backward(weights, chunk, micro_batch);
   end_head(chunk, micro_batch, closes);
   for (std::int64_t layer = params.range.layers - 1; layer >= 0; --layer) {
-    backward_layer(pass, weights, chunk, micro_batch, layer, BackwardHalves::kBoth);
+    if (layer >= first_trained(chunk))
+      backward_layer(pass, weights, chunk, micro_batch, layer, BackwardHalves::kBoth);
     store_.gradients().close(context_, block_of_layer(params, layer), closes);
   }
+  send_gradient(chunk, micro_batch);
   end_backward(chunk, micro_batch, closes);
 }
 
@@ -474,8 +522,10 @@ void Stage::backward_input(int chunk, int micro_batch) {
       pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)], Direction::kBackward);
   WeightReader weights = reader_of(chunk, ActionKind::kBackward);
   begin_backward(weights, chunk, micro_batch);
-  for (std::int64_t layer = params_of(chunk).range.layers - 1; layer >= 0; --layer)
+  for (std::int64_t layer = params_of(chunk).range.layers - 1; layer >= first_trained(chunk);
+       --layer)
     backward_layer(pass, weights, chunk, micro_batch, layer, BackwardHalves::kInput);
+  send_gradient(chunk, micro_batch);
 }
 
 void Stage::backward_weight(int chunk, int micro_batch, LastMicroBatch last) {
@@ -484,7 +534,7 @@ void Stage::backward_weight(int chunk, int micro_batch, LastMicroBatch last) {
   const bool closes = last == LastMicroBatch::kYes;
   end_head(chunk, micro_batch, closes);
   for (std::int64_t layer = params_of(chunk).range.layers - 1; layer >= 0; --layer) {
-    weight_layer(pass, chunk, micro_batch, layer);
+    if (layer >= first_trained(chunk)) weight_layer(pass, chunk, micro_batch, layer);
     store_.gradients().close(context_, block_of_layer(params_of(chunk), layer), closes);
   }
   end_backward(chunk, micro_batch, closes);

@@ -94,6 +94,9 @@ class Stage final : public StageProgram {
 
   /// The micro-batches of the next step's actions, and how many targets its global batch counts.
   void begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count);
+  /// Adapters begin: each magnitude is the length of its row of W (AdapterConfig). The store's own
+  /// values; copies of them are stale then. Collective over the tensor axis, as a pass.
+  void begin_magnitudes();
   /// Where the context reads those micro-batches.
   [[nodiscard]] std::span<const MicroBatch> batches_of_step() const { return micro_batches_; }
   /// Those actions begin, maybe once more: gradients and the loss are zero.
@@ -158,6 +161,8 @@ class Stage final : public StageProgram {
     AdapterScratch adapters;
     ExpertsScratch experts, experts_backward;  // the same, where they do not take turns
   };
+  /// The magnitudes of a layer, from its gains.
+  void take_lengths(const BlockParams& params, const BlockWeights& weights);
   static Buffers lay_out(ArenaCursor& arena, const ModelConfig& config, const StageShape& shape,
                          DType compute);
 
@@ -214,6 +219,10 @@ class Stage final : public StageProgram {
   enum class BackwardHalves : std::uint8_t { kInput, kBoth };
   void backward_layer(const ModelPass& pass, WeightReader& reader, int chunk, int micro_batch,
                       std::int64_t layer, BackwardHalves halves);
+  void send_gradient(int chunk, int micro_batch);
+  [[nodiscard]] std::int64_t first_trained(int chunk) const {
+    return params_.first_trained(params_of(chunk).range);
+  }
   /// W of one layer.
   void weight_layer(const ModelPass& pass, int chunk, int micro_batch, std::int64_t layer);
   void end_head(int chunk, int micro_batch, bool last);

@@ -114,6 +114,7 @@ LayerShape Stage::layer_shape(const ModelConfig& local, const LayerConfig& layer
   block.context_method = shape.cut.context_method;
   // Nothing is kept for a backward pass that does not come.
   if (shape.purpose != StagePurpose::kEvaluation) block.recompute = shape.recompute;
+  block.magnitudes = local.adapters && local.adapters->magnitudes;
   block.split = shape.purpose == StagePurpose::kTrainingSplit;
   return block;
 }

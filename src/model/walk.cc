@@ -1,5 +1,7 @@
 #include "model/walk.h"
 
+#include <algorithm>
+
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
 #include "tensor/transfer.h"
@@ -10,6 +12,7 @@ std::vector<int> blocks_read(const ModelParams& params, const ChunkParams& chunk
   std::vector<int> blocks;
   const auto read = [&](ParamIndex index) { blocks.push_back(params.block_of(index)); };
   const auto layer = [&](const BlockParams& block) { read(block.attention.in.weight.first); };
+  const auto first_trained = chunk.blocks.begin() + params.first_trained(chunk.range);
   if (kind == ActionKind::kForward) {
     if (chunk.range.embedding) read(chunk.embedding);
     for (const BlockParams& block : chunk.blocks) layer(block);
@@ -17,10 +20,10 @@ std::vector<int> blocks_read(const ModelParams& params, const ChunkParams& chunk
     read(chunk.final_norm.weight);
     read(chunk.head);
   } else if (kind == ActionKind::kRecompute) {
-    for (const BlockParams& block : chunk.blocks) layer(block);
+    std::for_each(first_trained, chunk.blocks.end(), layer);
   } else if (goes_back(kind)) {
     if (chunk.range.head) read(chunk.final_norm.weight);
-    for (auto block = chunk.blocks.rbegin(); block != chunk.blocks.rend(); ++block) layer(*block);
+    for (auto block = chunk.blocks.end(); block != first_trained;) layer(*--block);
   }
   return blocks;
 }

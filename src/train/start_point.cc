@@ -306,6 +306,10 @@ StartPoint load_start(Runtime& runtime, const PreparedRun& prepared, StartPoint 
   if (start.checkpoint.empty()) load_weights(runtime, prepared);
   load_base(runtime, prepared);
   runtime.weights_changed(Runtime::Copies::kStale);
+  if (start.checkpoint.empty() && prepared.config.lora.dora) {
+    runtime.stage.begin_magnitudes();
+    runtime.weights_changed(Runtime::Copies::kStale);
+  }
   find_best(prepared, runtime.replica(), start.progress);
   return start;
 }

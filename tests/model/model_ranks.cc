@@ -206,7 +206,8 @@ reference::Params adapters_of(const ModelCase& of, const AdapterConfig& adapters
 }
 
 reference::Params merged(const ModelCase& of, const AdapterConfig& adapters,
-                         reference::Params whole, const reference::Params& added) {
+                         reference::Params whole, const reference::Params& added,
+                         RowLengths* lengths) {
   const std::string kA = ".lora_A.weight";
   for (const auto& [name, a] : added) {
     if (!name.ends_with(kA)) continue;
@@ -214,12 +215,24 @@ reference::Params merged(const ModelCase& of, const AdapterConfig& adapters,
     const reference::Values& b = added.at(module + ".lora_B.weight");
     reference::Values& weight = whole.at(module + ".weight");
     const std::size_t rank = at(adapters.rank), in = a.size() / rank, out = b.size() / rank;
+    const auto at_weight = [&](std::size_t o, std::size_t i) -> double& {
+      return weight[of.model.gpt2 ? i * out + o : o * in + i];
+    };
     for (std::size_t o = 0; o < out; ++o) {
+      double squares = 0;
       for (std::size_t i = 0; i < in; ++i) {
         double sum = 0;
         for (std::size_t r = 0; r < rank; ++r) sum += b[o * rank + r] * a[r * in + i];
-        weight[of.model.gpt2 ? i * out + o : o * in + i] += adapters.scale * sum;
+        at_weight(o, i) += adapters.scale * sum;
+        squares += at_weight(o, i) * at_weight(o, i);
       }
+      if (!adapters.magnitudes) continue;
+      // No gradient goes through the length: it is that of the values that the adapters have now.
+      const double length =
+          lengths == nullptr ? std::sqrt(squares)
+                             : lengths->try_emplace({module, o}, std::sqrt(squares)).first->second;
+      const double gain = added.at(module + ".lora_magnitude_vector")[o] / length;
+      for (std::size_t i = 0; i < in; ++i) at_weight(o, i) *= gain;
     }
   }
   return whole;

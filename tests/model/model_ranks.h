@@ -29,9 +29,12 @@ std::vector<ModelCase> model_cases(std::int64_t layers);
 reference::Params params_of(const reference::Architecture& model);
 /// Those of its adapters, none 0.
 reference::Params adapters_of(const ModelCase& of, const AdapterConfig& adapters);
-/// `whole` with what those add to its weights.
+/// Of rows of modules.
+using RowLengths = std::map<std::pair<std::string, std::size_t>, double>;
+/// `whole` with what those add to its weights. `lengths`: taken from there, or put there.
 reference::Params merged(const ModelCase& of, const AdapterConfig& adapters,
-                         reference::Params whole, const reference::Params& added);
+                         reference::Params whole, const reference::Params& added,
+                         RowLengths* lengths = nullptr);
 /// `count` numbers that bf16 holds, other ones for each seed, about `scale` large.
 reference::Values numbers(std::size_t count, std::uint64_t seed, double scale);
 

@@ -105,7 +105,7 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
 
 class GoldenAdapters : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(all, GoldenAdapters,
-                         testing::Values("llama_lora", "llama_rslora", "gpt2_lora",
+                         testing::Values("llama_lora", "llama_rslora", "llama_dora", "gpt2_lora",
                                          "qwen3_moe_lora", "deepseek_lora"));
 
 TEST_P(GoldenAdapters, losses_norms_and_adapters_equal_those_of_peft_in_float64) {
