@@ -45,7 +45,7 @@ TEST_P(Magnitude, equals_the_formula_at_odd_sizes_for_any_thread_count) {
       const std::vector<double> v_values = v.values(), dy_values = dy.values(),
                                 bias_values = bias.values(), gains = gain.values();
       std::vector<double> y_expected, dv_expected,
-          dgain_expected(static_cast<std::size_t>(columns), 1);
+          dgain_expected(static_cast<std::size_t>(columns), 100);
       for (std::size_t i = 0; i < v_values.size(); ++i) {
         const std::size_t column = i % static_cast<std::size_t>(columns);
         y_expected.push_back(v_values[i] * gains[column] + bias_values[column]);
@@ -56,7 +56,7 @@ TEST_P(Magnitude, equals_the_formula_at_odd_sizes_for_any_thread_count) {
         Context context = test_context(GetParam(), threads);
         TestTensor y(dtype, {tokens, columns}), dv(dtype, {tokens, columns});
         TestTensor dgain = TestTensor::of(
-            DType::kF32, {columns}, std::vector<double>(static_cast<std::size_t>(columns), 1));
+            DType::kF32, {columns}, std::vector<double>(static_cast<std::size_t>(columns), 100));
         magnitude_forward(context, y, v, gain, bias);
         expect_close(y.values(), y_expected, tolerance_of(dtype), "y");
         magnitude_backward(context, {dv, dgain, dy, v, gain});
