@@ -40,6 +40,7 @@ check "$python" $golden/make_fp8_golden.py --output "$scratch/golden/fp8"
 check "$python" $golden/make_generation_golden.py --output "$scratch/golden/generation"
 check "$python" $golden/make_megatron_golden.py --output "$scratch/golden/megatron"
 check "$python" $golden/make_experts_golden.py --output "$scratch/golden/experts"
+check "$python" $golden/make_adapters_golden.py --output "$scratch/golden"
 check "$python" $golden/make_tokenizer_golden.py --output "$scratch/golden/tokenizer"
 check "$python" $golden/make_chat_golden.py --output "$scratch/golden/chat"
 check "$python" $golden/make_checkpoint_golden.py --output "$scratch/golden/checkpoint"
@@ -81,6 +82,15 @@ JSON
   check "$train" export --checkpoint "$scratch/$name" --output "$scratch/$name-hf" --dtype fp32
   check "$python" scripts/check_export.py "$scratch/$name-hf" --source "$model" \
     --checkpoint "$(ls -d "$scratch/$name"/checkpoints/step-* | tail -n 1)" --train "$train"
+done
+
+section "Adapters of peft's merged, beside peft"
+for adapter in $golden/adapters/*; do
+  name=$(basename "$adapter")
+  base=$("$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["base_model_name_or_path"])' \
+    "$adapter/adapter_config.json")
+  check "$train" export --checkpoint "$adapter" --merge --output "$scratch/$name-merged"
+  check "$python" scripts/check_adapter.py "$adapter" --base "$base" --merged "$scratch/$name-merged" --train "$train"
 done
 
 section "Random configs, random kills, long runs"

@@ -8,151 +8,19 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <optional>
 
 #include "base/file.h"
-#include "base/missing_path.h"
-#include "checkpoint/companion_files.h"
+#include "checkpoint/adapter_files.h"
 #include "checkpoint/export_files.h"
-#include "checkpoint/manifest.h"
-#include "checkpoint/reader.h"
+#include "checkpoint/weight_source.h"
 #include "config/model_parse.h"
 
 namespace trireme {
 
 namespace {
-
-constexpr std::string_view kStatePrefix = "parameters/", kGpt2Prefix = "transformer.";
-
-struct StoredWeight {
-  std::string dtype;  ///< "F32", "BF16", "F16", or what else a file says
-  std::vector<std::int64_t> shape;
-  [[nodiscard]] std::int64_t count() const {
-    std::int64_t count = 1;
-    for (const std::int64_t size : shape) count *= size;
-    return count;
-  }
-};
-
-/// The weights of one checkpoint, by Hugging Face's names.
-class WeightSource {
- public:
-  explicit WeightSource(std::filesystem::path path) : path_(std::move(path)) {}
-  virtual ~WeightSource() = default;
-  WeightSource(const WeightSource&) = delete;
-  WeightSource& operator=(const WeightSource&) = delete;
-
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  [[nodiscard]] const std::map<std::string, StoredWeight>& weights() const { return weights_; }
-  /// The name here of another source's weight: GPT-2 files may leave out the prefix. "" where none.
-  [[nodiscard]] std::string name_here(const std::string& name) const {
-    if (weights_.contains(name)) return name;
-    if (name.starts_with(kGpt2Prefix)) {
-      const std::string rest = name.substr(kGpt2Prefix.size());
-      return weights_.contains(rest) ? rest : "";
-    }
-    const std::string prefixed = std::string(kGpt2Prefix) + name;
-    return weights_.contains(prefixed) ? prefixed : "";
-  }
-  /// Its config; nothing where it says none that this program reads: means need none.
-  [[nodiscard]] std::optional<ModelConfig> model() const {
-    std::vector<Problem> problems;
-    std::vector<std::string> notes;
-    const Json keys = model_keys();
-    if (!keys.is_object()) return std::nullopt;
-    ModelConfig model = read_model(keys, problems, notes);
-    return problems.empty() ? std::optional(std::move(model)) : std::nullopt;
-  }
-  /// The bytes as they are stored.
-  virtual void read(const std::string& name, std::span<std::byte> out) const = 0;
-  virtual void write_files(const std::filesystem::path& folder, bool bf16) const = 0;
-
- protected:
-  [[nodiscard]] virtual Json model_keys() const = 0;
-
-  std::filesystem::path path_;
-  std::map<std::string, StoredWeight> weights_;
-};
-
-class CheckpointSource : public WeightSource {
- public:
-  explicit CheckpointSource(const std::filesystem::path& path)
-      : WeightSource(path), manifest_(read_manifest(path)), reader_(path, manifest_) {
-    for (const ManifestTensor& tensor : manifest_.tensors) {
-      if (!tensor.name.starts_with(kStatePrefix)) continue;
-      const auto sizes = tensor.shape.sizes();
-      const std::string dtype = tensor.dtype == DType::kF32    ? "F32"
-                                : tensor.dtype == DType::kBF16 ? "BF16"
-                                                               : std::string(name_of(tensor.dtype));
-      weights_[tensor.name.substr(kStatePrefix.size())] = {dtype, {sizes.begin(), sizes.end()}};
-    }
-    if (weights_.empty()) throw DataError("{}: holds no parameters", path.string());
-  }
-  void read(const std::string& name, std::span<std::byte> out) const override {
-    reader_.read(*manifest_.find(std::string(kStatePrefix) + name), out.data());
-  }
-  void write_files(const std::filesystem::path& folder, bool bf16) const override {
-    write_model_files(path_, manifest_, bf16 ? DType::kBF16 : DType::kF32, folder);
-  }
-
- private:
-  [[nodiscard]] Json model_keys() const override { return manifest_.model; }
-
-  Manifest manifest_;
-  mutable TensorReader reader_;  // remembers the indices that it has read
-};
-
-class FolderSource : public WeightSource {
- public:
-  explicit FolderSource(const std::filesystem::path& path) : WeightSource(path), files_(path) {
-    for (const auto& [name, located] : files_.tensors()) {
-      // Constants that some versions' files carry beside the weights, among them byte masks.
-      if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
-          name.ends_with("rotary_emb.inv_freq"))
-        continue;
-      weights_[name] = {located.tensor->dtype, located.tensor->shape};
-    }
-  }
-  void read(const std::string& name, std::span<std::byte> out) const override {
-    const auto& located = files_.tensors().find(name)->second;
-    located.file->read_bytes(*located.tensor, out);
-  }
-  void write_files(const std::filesystem::path& folder, bool /*bf16*/) const override {
-    for (const ExtraFile& file : read_companions(path_))
-      write_file_atomically(folder / file.name, file.content);
-    const std::string_view config = "config.json";
-    if (is_there(path_ / config)) write_file_atomically(folder / config, read_file(path_ / config));
-  }
-
- private:
-  [[nodiscard]] Json model_keys() const override {
-    const std::filesystem::path config = path_ / "config.json";
-    return is_there(config) ? parse_json(read_file(config), config.string()) : Json();
-  }
-
-  SafetensorsFolder files_;
-};
-
-std::unique_ptr<WeightSource> open_source(const std::filesystem::path& path) {
-  if (is_there(path / kManifestName)) return std::make_unique<CheckpointSource>(path);
-  if (!is_there(path))
-    throw DataError("{}. Give checkpoints or Hugging Face directories", missing_path_text(path));
-  if (!is_folder(path)) {
-    throw DataError("{}: is a file. Give a checkpoint's folder, or a Hugging Face directory",
-                    path.string());
-  }
-  if (is_there(path / "adapter_config.json")) {
-    throw ConfigError(
-        "{}: holds an adapter; their mean is not in this version. Merge each into its model first",
-        path.string());
-  }
-  return std::make_unique<FolderSource>(path);
-}
-
-std::string text_of(const StoredWeight& weight) {
-  return SafetensorsTensor{"", weight.dtype, weight.shape, 0, 0}.text();
-}
 
 std::size_t bytes_of(const StoredWeight& weight) {
   return static_cast<std::size_t>(weight.count()) * (weight.dtype == "F32" ? 4 : 2);
@@ -161,7 +29,7 @@ std::size_t bytes_of(const StoredWeight& weight) {
 void check_float(const WeightSource& source, const std::string& name, const StoredWeight& weight) {
   if (weight.dtype == "F32" || weight.dtype == "BF16" || weight.dtype == "F16") return;
   throw ConfigError("{}: {} is {} (means are taken of F32, BF16 and F16)", source.path().string(),
-                    name, text_of(weight));
+                    name, weight.text());
 }
 
 /// Equal shapes may be those of other heads.
@@ -173,11 +41,44 @@ void check_same_model(const WeightSource& first, const WeightSource& other) {
   if (!difference.empty()) throw ConfigError("{} (they are not of one model)", difference);
 }
 
+/// The files of two bases, where both are known by their hashes; else what names them.
+bool has_other_base(const AdapterFacts& first, const AdapterFacts& other) {
+  if (!first.base_hashes.is_null() && !other.base_hashes.is_null())
+    return first.base_hashes != other.base_hashes;
+  return !first.base.empty() && !other.base.empty() && first.base != other.base;
+}
+
+/// Equal names and shapes say that rank and targets are equal.
+void check_same_adapters(const WeightSource& first, const WeightSource& other) {
+  const auto &wanted = first.adapters(), &found = other.adapters();
+  if (wanted.has_value() != found.has_value()) {
+    throw ConfigError("{}: holds {}, {} {} (there is no mean of both)", other.path().string(),
+                      found ? "adapters" : "a whole model", first.path().string(),
+                      found ? "a whole model" : "adapters");
+  }
+  if (!wanted) return;
+  if (*wanted->lora.rank != *found->lora.rank) {
+    throw ConfigError("{}: adapters of rank {}, {} has rank {}", other.path().string(),
+                      *found->lora.rank, first.path().string(), *wanted->lora.rank);
+  }
+  if (wanted->lora.scale() != found->lora.scale() || wanted->lora.dora != found->lora.dora) {
+    throw ConfigError("{}: adapters of scale {}{}, {} has {}{} (alpha, rslora, dora)",
+                      other.path().string(), found->lora.scale(), found->lora.dora ? ", DoRA" : "",
+                      first.path().string(), wanted->lora.scale(),
+                      wanted->lora.dora ? ", DoRA" : "");
+  }
+  if (has_other_base(*wanted, *found)) {
+    throw ConfigError("{}: adapters beside {}, {} has some beside {} (their mean means nothing)",
+                      other.path().string(), found->base, first.path().string(), wanted->base);
+  }
+}
+
 /// All sources have the names and shapes of the first.
 void check_same(const std::vector<std::unique_ptr<WeightSource>>& sources) {
   const WeightSource& first = *sources.front();
   for (const auto& [name, weight] : first.weights()) check_float(first, name, weight);
   for (const auto& source : sources) {
+    check_same_adapters(first, *source);
     for (const auto& [name, weight] : first.weights()) {
       const std::string here = source->name_here(name);
       if (here.empty()) {
@@ -187,8 +88,8 @@ void check_same(const std::vector<std::unique_ptr<WeightSource>>& sources) {
       const StoredWeight& other = source->weights().at(here);
       if (other.shape != weight.shape) {
         throw ConfigError("{}: {} is {}, in {} it is {} (they are not of one model)",
-                          source->path().string(), here, text_of(other), first.path().string(),
-                          text_of(weight));
+                          source->path().string(), here, other.text(), first.path().string(),
+                          weight.text());
       }
       check_float(*source, here, other);
     }
@@ -200,14 +101,6 @@ void check_same(const std::vector<std::unique_ptr<WeightSource>>& sources) {
     }
     check_same_model(first, *source);
   }
-}
-
-float half_value(std::uint16_t half) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000U) << 16;
-  const float scaled =
-      std::bit_cast<float>(static_cast<std::uint32_t>(half & 0x7fffU) << 13) * 0x1p112F;
-  const std::uint32_t special = (half & 0x7fffU) >= 0x7c00U ? 0x7f800000U : 0U;
-  return std::bit_cast<float>(sign | special | std::bit_cast<std::uint32_t>(scaled));
 }
 
 template <class T>
@@ -257,10 +150,12 @@ void write_means(const std::vector<std::unique_ptr<WeightSource>>& sources,
                  SafetensorsWriter& writer, const AverageOptions& options) {
   std::vector<std::byte> bytes;
   std::vector<double> sum;
+  auto own_name = sources.front()->weights().begin();  // the writer's stand in this order
   for (const SafetensorsWriter::Tensor& tensor : writer.tensors()) {
+    const std::string& of_first = (own_name++)->first;
     sum.resize(sources.size() > 1 ? static_cast<std::size_t>(tensor.shape.count()) : 0);
     for (const auto& source : sources) {
-      const std::string name = source->name_here(tensor.name);
+      const std::string name = source->name_here(of_first);
       const StoredWeight& weight = source->weights().at(name);
       bytes.resize(bytes_of(weight));
       source->read(name, bytes);
@@ -320,13 +215,15 @@ AverageResult average_weights(const std::vector<std::filesystem::path>& sources,
                               const std::filesystem::path& output, const AverageOptions& options) {
   check_output(output);
   std::vector<std::unique_ptr<WeightSource>> opened;
-  for (const std::filesystem::path& source : sources) opened.push_back(open_source(source));
+  for (const std::filesystem::path& source : sources) opened.push_back(open_weights(source));
   check_same(opened);
   std::vector<SafetensorsWriter::Tensor> tensors;
   AverageResult result;
   bool bf16 = true;
+  const bool adapters = opened.front()->adapters().has_value();
+  const std::string prefix(adapters ? kAdapterPrefix : "");
   for (const auto& [name, weight] : opened.front()->weights()) {
-    tensors.push_back({name, Shape(weight.shape), weight.dtype});
+    tensors.push_back({prefix + name, Shape(weight.shape), weight.dtype});
     result.parameters += weight.count();
     bf16 = bf16 && weight.dtype == "BF16";
   }
@@ -334,11 +231,14 @@ AverageResult average_weights(const std::vector<std::filesystem::path>& sources,
   const std::filesystem::path target = output_target(output);
   const std::filesystem::path folder = make_temporary_folder(target);
   try {
-    SafetensorsWriter writer(folder, DType::kF32, std::move(tensors), options.file_bytes_max);
+    SafetensorsWriter writer(
+        folder, DType::kF32, std::move(tensors),
+        adapters ? std::numeric_limits<std::int64_t>::max() : options.file_bytes_max);
     write_means(opened, writer, options);
     writer.finish();
     result.bytes = writer.bytes();
     opened.front()->write_files(folder, bf16);
+    if (adapters) name_adapter_weights(folder);
     commit_new(folder, target);
   } catch (...) {
     std::error_code ignored;

@@ -25,9 +25,11 @@ struct AverageResult {
 /// in fp64 in the order given; each value is rounded once, to nearest even, to the dtype that the
 /// tensor has in the first source (fp32, bf16, fp16). One source gives its own bits. Config,
 /// generation config and tokenizer are those of the first; nothing of an optimizer is read. One
-/// tensor at a time is held. `output` comes to be by a rename. Throws ConfigError where the sources
-/// differ in names or shapes (naming the tensor) or where `output` exists and is no empty folder;
-/// DataError for what cannot be read or written.
+/// tensor at a time is held. Checkpoints of adapters and folders of peft's, mixed or not, give a
+/// folder of peft's: the means of their parameters (of A and of B, not of their products), where
+/// all have one rank, scale, targets and base. `output` comes to be by a rename. Throws ConfigError
+/// where the sources differ in these, in names or in shapes (naming the tensor) or where `output`
+/// exists and is no empty folder; DataError for what cannot be read or written.
 AverageResult average_weights(const std::vector<std::filesystem::path>& sources,
                               const std::filesystem::path& output, const AverageOptions& options);
 

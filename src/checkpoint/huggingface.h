@@ -15,6 +15,7 @@
 #include "base/shape.h"
 #include "checkpoint/safetensors.h"
 #include "comm/communicator.h"
+#include "config/model_config.h"
 #include "store/state.h"
 
 namespace trireme {
@@ -52,5 +53,17 @@ struct ExportResult {
 ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
                                const std::filesystem::path& output, const ExportOptions& options,
                                Communicator& world);
+
+/// Adapters, and the weights that they stand beside, known to fit each other.
+struct MergedModel {
+  std::filesystem::path adapters;  ///< a step folder or a folder of peft's
+  std::filesystem::path base;      ///< a step folder or a Hugging Face directory
+  ModelConfig model;               ///< with adapters (set_adapters)
+};
+
+/// export_checkpoint of the whole model with the adapters merged (adapted_weights.h). Files beside
+/// the weights are those that the checkpoint of adapters keeps; of a folder of peft's, the base's.
+ExportResult export_merged(const MergedModel& merged, const std::filesystem::path& output,
+                           const ExportOptions& options, Communicator& world);
 
 }  // namespace trireme

@@ -1,91 +1,53 @@
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
 #include <map>
 #include <set>
 
 #include "base/file.h"
-#include "base/json.h"
-#include "checkpoint/companion_files.h"
+#include "checkpoint/adapted_weights.h"
 #include "checkpoint/export_files.h"
 #include "checkpoint/huggingface.h"
-#include "checkpoint/manifest.h"
-#include "checkpoint/reader.h"
-#include "checkpoint/retention.h"
 #include "checkpoint/tensor_parts.h"
+#include "checkpoint/weight_source.h"
 #include "config/model_parse.h"
 
 namespace trireme {
 
 namespace {
 
-constexpr std::string_view kStatePrefix = "parameters/";
 constexpr std::string_view kF32Suffix = ".e_score_correction_bias";  ///< in fp32 beside any weights
-constexpr std::string_view kMarkName =
-    "trireme_export.json";  // says that a folder is ours to replace
-
-std::string name_of_parameter(const ManifestTensor& tensor) {
-  return tensor.name.substr(kStatePrefix.size());
-}
-
-ModelConfig model_of(const Manifest& manifest, const std::string& source) {
-  std::vector<Problem> problems;
-  std::vector<std::string> notes;
-  ModelConfig model = read_model(manifest.model, problems, notes);
-  if (!problems.empty()) {
-    throw DataError("{}: {}", source, format_problem(problems.front()));
-  }
-  return model;
-}
+constexpr std::string_view kHeadName = "lm_head.weight";
 
 /// Lossless where it can be: what the weights were imported from, else the checkpoint's fp32.
-DType dtype_of(const Manifest& manifest) {
+DType dtype_of(const Json& model) {
   for (const char* key : {"dtype", "torch_dtype"}) {
-    const Json* named = manifest.model.find(key);
+    const Json* named = model.find(key);
     if (named != nullptr && named->is_string() && named->as_string() == "bfloat16")
       return DType::kBF16;
   }
   return DType::kF32;
 }
 
-void check_output(const std::filesystem::path& output) {
-  std::error_code code;
-  if (!is_there(output)) return;
-  if (!is_folder(output)) {
-    throw ConfigError("--output: {} is not a folder. Give a new one", output.string());
-  }
-  if (!std::filesystem::is_empty(output, code) && !is_there(output / kMarkName)) {
-    throw ConfigError(
-        "--output: {} is not empty and not an earlier export (its files could be lost). Give a new "
-        "folder",
-        output.string());
-  }
-}
-
-void write_json(const std::filesystem::path& path, const Json& json) {
-  write_file_atomically(path, json.dump(2) + "\n");
-}
-
-/// A tensor of an export: one of the checkpoint's, or all that are parts of it, by their index.
+/// A tensor of an export: one of the source's, or all that are parts of it, by their index.
 struct ExportedTensor {
   Shape shape;
   std::string dtype;  ///< as the writer takes it
-  std::vector<std::vector<const ManifestTensor*>> slices;
+  std::vector<std::vector<std::string>> slices;
 };
 /// By the names in files.
 using ExportedTensors = std::map<std::string, ExportedTensor>;
 
-/// Reads the tensors of one file from the checkpoint and writes them.
+/// What is written: the weights, what is merged into them, and the source of all other files.
+struct Exported {
+  const WeightSource& weights;
+  const AdapterMerge* merge = nullptr;
+  const WeightSource& files;
+  const ModelConfig& model;
+};
+
+/// Reads the tensors of one file from the source and writes them.
 class PartExport {
  public:
-  PartExport(const std::filesystem::path& checkpoint, const Manifest& manifest,
-             const ExportedTensors& tensors, SafetensorsWriter& writer)
-      : checkpoint_(checkpoint),
-        tensors_(tensors),
-        writer_(writer),
-        reader_(checkpoint, manifest) {}
+  PartExport(const Exported& what, const ExportedTensors& tensors, SafetensorsWriter& writer)
+      : what_(what), tensors_(tensors), writer_(writer) {}
 
   void write(std::size_t part, const std::function<void()>& after_tensor) {
     writer_.go_to(part);
@@ -98,153 +60,71 @@ class PartExport {
   void give_up() { writer_.give_up(); }
 
  private:
-  void write_slice(const std::vector<const ManifestTensor*>& parts) {
-    const auto first = part_of(name_of_parameter(*parts[0]));
-    if (!first) return writer_.write(values_of(*parts[0]));
-    slice_.resize(static_cast<std::size_t>(parts[0]->shape.count()) * parts.size());
-    for (const ManifestTensor* tensor : parts)
-      part_of(name_of_parameter(*tensor))
-          ->put(tensor->shape, values_of(*tensor).data(), slice_.data());
+  void write_slice(const std::vector<std::string>& parts) {
+    if (!part_of(parts[0])) return writer_.write(values_of(parts[0]));
+    for (const std::string& name : parts) {
+      const Shape shape(what_.weights.weights().at(name).shape);
+      slice_.resize(static_cast<std::size_t>(shape.count()) * parts.size());
+      part_of(name)->put(shape, values_of(name).data(), slice_.data());
+    }
     writer_.write_slice(slice_);
   }
 
   /// Until the next is read.
-  std::span<const float> values_of(const ManifestTensor& tensor) {
-    const auto count = static_cast<std::size_t>(tensor.shape.count());
-    bytes_.resize(count * size_of(tensor.dtype));
-    reader_.read(tensor, bytes_.data());
-    if (tensor.dtype == DType::kF32) return {reinterpret_cast<const float*>(bytes_.data()), count};
-    if (tensor.dtype != DType::kBF16) {
-      throw DataError("{}: {} is {} (parameters are fp32 or bf16)", checkpoint_.string(),
-                      tensor.name, name_of(tensor.dtype));
-    }
-    const auto* halves = reinterpret_cast<const BFloat16*>(bytes_.data());
-    widened_.resize(count);
-    for (std::size_t i = 0; i < count; ++i) widened_[i] = to_float(halves[i]);
-    return widened_;
+  std::span<const float> values_of(const std::string& name) {
+    const std::span<const float> values = what_.weights.read_fp32(name);
+    const std::string ours = parameter_name(name, what_.model);
+    if (what_.merge == nullptr || !what_.merge->adapts(ours)) return values;
+    merged_.assign(values.begin(), values.end());
+    what_.merge->add(ours, merged_);
+    return merged_;
   }
 
-  const std::filesystem::path& checkpoint_;
+  const Exported& what_;
   const ExportedTensors& tensors_;
   SafetensorsWriter& writer_;
-  TensorReader reader_;
-  std::vector<std::byte> bytes_;
-  std::vector<float> widened_, slice_;
+  std::vector<float> merged_, slice_;
 };
 
-/// The text of a token in tokenizer.json's list of added tokens; "" where it is not there.
-std::string added_token(const Json& tokenizer, const Json* id) {
-  const Json* added = tokenizer.find("added_tokens");
-  if (id == nullptr || !id->is_integer() || added == nullptr || !added->is_array()) return "";
-  for (const Json& token : added->as_array()) {
-    const Json* number = token.find("id");
-    const Json* content = token.find("content");
-    if (number != nullptr && *number == *id && content != nullptr && content->is_string())
-      return content->as_string();
-  }
-  return "";
-}
-
-/// What transformers needs beside a tokenizer.json that came alone. The class named takes that file
-/// as it is; one chosen by the model's type would replace parts of it by its own.
-void write_tokenizer_settings(const std::filesystem::path& checkpoint,
-                              const std::filesystem::path& folder, const Json& config) {
-  const std::filesystem::path source = checkpoint / kTokenizerName;
-  const Json tokenizer = parse_json(read_file(source), source.string());
-  Json settings = Json::object();
-  Json special = Json::object();
-  settings["tokenizer_class"] = "PreTrainedTokenizerFast";
-  settings["clean_up_tokenization_spaces"] = false;
-  if (const Json* positions = config.find("max_position_embeddings"))
-    settings["model_max_length"] = *positions;
-  if (const Json* positions = config.find("n_positions")) settings["model_max_length"] = *positions;
-  for (const char* name : {"bos_token", "eos_token", "pad_token"}) {
-    const std::string token = added_token(tokenizer, config.find(std::string(name) + "_id"));
-    if (!token.empty()) settings[name] = special[name] = token;
-  }
-  write_json(folder / kTokenizerConfigName, settings);
-  const std::filesystem::path map = folder / "special_tokens_map.json";
-  if (!is_there(map)) write_json(map, special);
-}
-
-void write_generation_config(const std::filesystem::path& folder, const Json& config) {
-  Json generation = Json::object();
-  generation["_from_model_config"] = true;
-  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
-    const Json* id = config.find(key);
-    if (id != nullptr && !id->is_null()) generation[key] = *id;
-  }
-  write_json(folder / kGenerationConfigName, generation);
-}
-
-/// What the checkpoint keeps as it is; the rest is derived.
-void write_companions(const std::filesystem::path& checkpoint, const Manifest& manifest,
-                      const std::filesystem::path& folder, const Json& config) {
-  for (const ManifestFile& file : manifest.files) {
-    if (is_companion(file.file))
-      write_file_atomically(folder / file.file, read_file(checkpoint / file.file));
-  }
-  const auto kept = [&](std::string_view name) { return manifest.find_file(name) != nullptr; };
-  if (kept(kTokenizerName) && !kept(kTokenizerConfigName))
-    write_tokenizer_settings(checkpoint, folder, config);
-  if (!kept(kGenerationConfigName)) write_generation_config(folder, config);
-}
-
-void write_mark(const Manifest& manifest, const std::filesystem::path& folder) {
-  Json mark = Json::object();
-  mark["step"] = manifest.step;
-  mark["consumed_samples"] = manifest.consumed_samples;
-  mark["versions"] = manifest.versions;
-  write_json(folder / kMarkName, mark);
-}
-
-/// Gives the finished folder its name; an earlier export under it goes in one exchange.
-void commit(const std::filesystem::path& folder, const std::filesystem::path& output) {
-  std::error_code code;
-  sync_path(folder);
-  if (is_there(output)) {
-    if (::renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, output.c_str(), RENAME_EXCHANGE) == 0) {
-      std::filesystem::remove_all(folder, code);
-      return;
-    }
-    remove_folder(output);
-  }
-  if (::rename(folder.c_str(), output.c_str()) != 0) {
-    throw DataError("{}: cannot rename to {}: {}", folder.string(), output.string(),
-                    errno_text(errno));
-  }
+/// Of a Hugging Face directory, which may hold more: a tied head, layers that predict further
+/// tokens.
+bool is_of_model(const std::string& name, const ModelConfig& model) {
+  if (name == kHeadName) return !model.tied_embeddings;
+  constexpr std::string_view kLayers = "model.layers.";
+  return !name.starts_with(kLayers) ||
+         std::atoll(name.c_str() + kLayers.size()) < model.layer_count();
 }
 
 /// Throws DataError where parts are missing, or differ in shape.
-ExportedTensors parameters_of(const Manifest& manifest, const std::filesystem::path& checkpoint) {
-  std::map<std::string, const ManifestTensor*> tensors;
+ExportedTensors parameters_of(const WeightSource& source, const ModelConfig& model) {
   std::set<std::string> names;
-  for (const ManifestTensor& tensor : manifest.tensors) {
-    if (!tensor.name.starts_with(kStatePrefix)) continue;
-    tensors.emplace(name_of_parameter(tensor), &tensor);
-    names.insert(name_of_parameter(tensor));
-  }
-  if (tensors.empty()) throw DataError("{}: holds no parameters", checkpoint.string());
+  const bool checkpoint = is_there(source.path() / kManifestName);
+  for (const auto& [name, weight] : source.weights())
+    if (checkpoint || is_of_model(name, model)) names.insert(name);
   const auto counts = count_parts(names);
   ExportedTensors exported;
-  for (const auto& [name, tensor] : tensors) {
+  for (const std::string& name : names) {
+    const StoredWeight& weight = source.weights().at(name);
     const auto part = part_of(name);
+    if (weight.shape.size() > static_cast<std::size_t>(part ? 2 : Shape::kRankMax))
+      throw DataError("{}: {} has {} dims", source.path().string(), name, weight.shape.size());
+    const Shape of_one(weight.shape);
     if (!part) {
-      exported[name] = {tensor->shape, name.ends_with(kF32Suffix) ? "F32" : "", {{tensor}}};
+      exported[parameter_name(name, model)] = {
+          of_one, name.ends_with(kF32Suffix) ? "F32" : "", {{name}}};
       continue;
     }
     const std::int64_t count = counts.at(part->stored);
-    if (tensor->shape.rank() < 1 || tensor->shape.rank() > 2)
-      throw DataError("{}: {} has {} dims", checkpoint.string(), name, tensor->shape.rank());
+    if (of_one.rank() < 1) throw DataError("{}: {} has no dims", source.path().string(), name);
     ExportedTensor& to = exported[part->stored];
-    const Shape shape = part->stored_shape(tensor->shape, count);
+    const Shape shape = part->stored_shape(of_one, count);
     if (to.slices.empty()) {
       to.shape = shape;
       to.slices.resize(static_cast<std::size_t>(count));
     }
-    to.slices[static_cast<std::size_t>(part->index)].push_back(tensor);
+    to.slices[static_cast<std::size_t>(part->index)].push_back(name);
     if (shape != to.shape)
-      throw DataError("{}: parts of {} differ in shape", checkpoint.string(), part->stored);
+      throw DataError("{}: parts of {} differ in shape", source.path().string(), part->stored);
   }
   return exported;
 }
@@ -268,51 +148,27 @@ void write_parts(PartExport& part_export, std::size_t parts, const ExportOptions
   }
 }
 
-}  // namespace
-
-void write_model_files(const std::filesystem::path& checkpoint, const Manifest& manifest,
-                       DType dtype, const std::filesystem::path& folder) {
-  const Json config =
-      hf_config_json(model_of(manifest, (checkpoint / kManifestName).string()), dtype);
-  write_companions(checkpoint, manifest, folder, config);
-  write_json(folder / "config.json", config);
+void write_files(const Exported& what, DType dtype, const std::filesystem::path& folder) {
+  const std::filesystem::path& path = what.files.path();
+  if (is_there(path / kManifestName))  // of adapters too, which keep what belongs to the model
+    return write_model_files(path, read_manifest(path), dtype, folder);
+  what.files.write_files(folder, dtype == DType::kBF16);
+  write_json(folder / "config.json", hf_config_json(what.model, dtype));  // it names the type
 }
 
-std::filesystem::path output_target(const std::filesystem::path& output) {
-  return std::filesystem::absolute(output / "").lexically_normal().parent_path();
-}
-
-std::filesystem::path make_temporary_folder(const std::filesystem::path& target) {
-  std::error_code code;
-  std::filesystem::create_directories(target.parent_path(), code);
-  std::filesystem::path folder =
-      target.parent_path() / fmt::format(".{}.tmp-{}", target.filename().string(), unique_suffix());
-  std::filesystem::create_directory(folder, code);
-  if (code) throw DataError("{}: cannot make this folder: {}", folder.string(), code.message());
-  return folder;
-}
-
-ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
-                               const std::filesystem::path& output, const ExportOptions& options,
-                               Communicator& world) {
+ExportResult write_export(const Exported& what, const std::filesystem::path& output,
+                          const ExportOptions& options, Communicator& world) {
   const bool leader = world.rank() == 0;
   const std::filesystem::path target = output_target(output);
   ExportedTensors exported;
   std::filesystem::path folder;
-  run_together(world, [&] {
-    if (leader) check_output(output);
-  });
-  const Manifest manifest = read_manifest(checkpoint, world);
-  run_together(world, [&] {
-    model_of(manifest, (checkpoint / kManifestName).string());  // found out before hours of writing
-    exported = parameters_of(manifest, checkpoint);
-  });
+  run_together(world, [&] { exported = parameters_of(what.weights, what.model); });
   run_together(world, [&] {
     if (leader) folder = make_temporary_folder(target);
   });
   folder = world.broadcast_text(folder.string(), 0);
   ExportResult result;
-  result.dtype = options.dtype.value_or(dtype_of(manifest));
+  result.dtype = options.dtype.value_or(dtype_of(what.files.model_keys()));
   result.tensors = static_cast<std::int64_t>(exported.size());
   std::vector<SafetensorsWriter::Tensor> tensors;
   for (const auto& [name, tensor] : exported) {
@@ -322,14 +178,14 @@ ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
   try {
     SafetensorsWriter writer(folder, result.dtype, std::move(tensors), options.file_bytes_max);
     result.bytes = writer.bytes();
-    PartExport part_export(checkpoint, manifest, exported, writer);
+    PartExport part_export(what, exported, writer);
     write_parts(part_export, writer.parts().size(), options, world);
     run_together(world, [&] {
       if (!leader) return;
       writer.finish();
-      write_model_files(checkpoint, manifest, result.dtype, folder);
-      write_mark(manifest, folder);
-      commit(folder, target);
+      write_files(what, result.dtype, folder);
+      write_export_mark(what.files.path(), folder);
+      commit_export(folder, target);
     });
   } catch (...) {
     std::error_code ignored;
@@ -337,6 +193,34 @@ ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
     throw;
   }
   return result;
+}
+
+}  // namespace
+
+ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
+                               const std::filesystem::path& output, const ExportOptions& options,
+                               Communicator& world) {
+  run_together(world, [&] {
+    if (world.rank() == 0) check_export_output(output);
+  });
+  const auto source = open_weights(checkpoint, world);
+  ModelConfig model;
+  // Found out before hours of writing.
+  run_together(world, [&] { model = source->required_model(); });
+  return write_export({*source, nullptr, *source, model}, output, options, world);
+}
+
+ExportResult export_merged(const MergedModel& merged, const std::filesystem::path& output,
+                           const ExportOptions& options, Communicator& world) {
+  run_together(world, [&] {
+    if (world.rank() == 0) check_export_output(output);
+  });
+  const auto adapters = open_weights(merged.adapters, world),
+             base = open_weights(merged.base, world);
+  const AdapterMerge merge(merged.model, *adapters);
+  const bool checkpoint = is_there(merged.adapters / kManifestName);
+  return write_export({*base, &merge, checkpoint ? *adapters : *base, merged.model}, output,
+                      options, world);
 }
 
 }  // namespace trireme

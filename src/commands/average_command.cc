@@ -15,11 +15,13 @@ namespace trireme {
 int average_command(Arguments arguments) {
   std::vector<std::string> inputs;
   std::string output;
-  CLI::App app("Writes the mean of checkpoints of one model as a Hugging Face directory.",
-               "train average");
+  CLI::App app(
+      "Writes the mean of checkpoints of one model as a Hugging Face directory; of adapters, as a "
+      "folder of peft's.",
+      "train average");
   app.add_option("DIR", inputs,
                  "step folders, checkpoints folders or run folders (newest that verifies), Hugging "
-                 "Face directories")
+                 "Face directories, folders of peft's")
       ->required();
   app.add_option("--output", output, "the directory to make; nothing is overwritten")
       ->type_name("DIR")
@@ -27,7 +29,8 @@ int average_command(Arguments arguments) {
   app.footer(
       "Sums are taken in fp64 in the order given and rounded once, to the dtype of the first; "
       "config and tokenizer are\n"
-      "those of the first too. Optimizers are left out.");
+      "those of the first too. Optimizers are left out. Adapters have one rank, scale, targets and "
+      "base.");
   if (!parse_options(app, arguments)) return 0;
   require_alone("train average", "Start it without one.");
   const std::unique_ptr<Communicator> self = make_self_communicator();

@@ -40,4 +40,11 @@ void add_hang_timeout(CLI::App& app, double& seconds) {
       ->check(number_from(0));
 }
 
+void add_base(CLI::App& app, std::string& base) {
+  app.add_option("--base", base,
+                 "of adapters: the weights that they stand beside, where these are no longer where "
+                 "the run found them")
+      ->type_name("DIR");
+}
+
 }  // namespace trireme

@@ -23,4 +23,7 @@ double hang_timeout_of(const ConfigInput& input);
 /// For commands without a config: --hang-timeout SECONDS.
 void add_hang_timeout(CLI::App& app, double& seconds);
 
+/// For commands that take a checkpoint: --base DIR.
+void add_base(CLI::App& app, std::string& base);
+
 }  // namespace trireme

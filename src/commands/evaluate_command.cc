@@ -26,7 +26,7 @@ namespace {
 
 struct Options {
   ConfigInput input;
-  std::string checkpoint;
+  std::string checkpoint, base;
   StandaloneEvaluation alone;
   bool json = false;
 
@@ -100,7 +100,8 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
               options.has_config() ? prepared.config.run.hang_timeout_seconds
                                    : options.alone.hang_timeout_seconds);
   const ModelSource source(
-      options.checkpoint.empty() ? prepared.config.run.directory : options.checkpoint, job);
+      options.checkpoint.empty() ? prepared.config.run.directory : options.checkpoint, job,
+      options.base);
   if (!options.has_config()) prepared = prepare_evaluation(options.alone, source, launch);
   take_model(prepared, source.model());
   launch.check_collectives(prepared.config.run.check_collectives);
@@ -121,9 +122,10 @@ namespace {
 void declare(CLI::App& app, Options& options) {
   add_config_options(app, options.input, ConfigIs::kOptional);
   app.add_option("--checkpoint", options.checkpoint,
-                 "step folder, checkpoints folder, run folder or Hugging Face directory; default: "
-                 "run.directory")
+                 "step folder, checkpoints folder, run folder, Hugging Face directory or folder of "
+                 "peft's; default: run.directory")
       ->type_name("DIR");
+  add_base(app, options.base);
   app.add_flag("--json", options.json,
                "print the evaluation objects of metrics.jsonl, a line each");
   const char* group = "Without a CONFIG";

@@ -33,7 +33,7 @@ namespace trireme {
 namespace {
 
 struct Options {
-  std::string checkpoint, precision, chat_template;
+  std::string checkpoint, base, precision, chat_template;
   PromptOptions prompts;
   std::int64_t max_new_tokens = 128, samples = 1;
   SamplingOptions sampling;
@@ -297,7 +297,7 @@ void generate_from(const Work& work) {
 int run(Launch& launch, LaunchGuard& guard, const Options& options) {
   Communicator& job = launch.job();
   Watch watch(launch, &guard, options.hang_timeout_seconds);
-  const ModelSource source(options.checkpoint, job);
+  const ModelSource source(options.checkpoint, job, options.base);
   const std::int64_t of_host = ranks_of_host(launch);
   GenerationOptions sizes;
   sizes.device = choose_device(DeviceChoice::kAuto, launch);
@@ -321,10 +321,11 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
 
 void declare(CLI::App& app, Options& options) {
   app.add_option("--checkpoint", options.checkpoint,
-                 "step folder, checkpoints folder, run folder (newest that verifies) or Hugging "
-                 "Face directory")
+                 "step folder, checkpoints folder, run folder (newest that verifies), Hugging "
+                 "Face directory or folder of peft's")
       ->type_name("DIR")
       ->required();
+  add_base(app, options.base);
   app.add_option("--prompt", options.prompts.text, "text to continue");
   app.add_option("--token-ids", options.prompts.ids,
                  "1,2,3 in place of a text; all ids are printed");

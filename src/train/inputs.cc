@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/missing_path.h"
+#include "checkpoint/adapter_files.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/name_sets.h"
 #include "checkpoint/reader.h"
@@ -55,6 +56,7 @@ CheckpointInfo checkpoint_of_weights(const std::string& weights) {
 Json find_model(const RunConfig& config, std::vector<std::string>& notes) {
   const std::string& weights = config.init.weights;
   if (looks_like_checkpoint(weights)) return checkpoint_of_weights(weights).manifest.model;
+  if (looks_like_adapter(weights)) return model_of_weights(read_adapter_config(weights).base);
   if (!is_there(weights)) {
     if (const auto resumed = checkpoint_to_resume(config)) {
       notes.push_back(fmt::format(
@@ -76,7 +78,18 @@ std::map<std::string, Shape> shapes_of(ModelConfig model) {
   return shapes;
 }
 
-void check_checkpoint(const CheckpointInfo& info, const std::map<std::string, Shape>& wanted) {
+/// Of adapters beside this model's weights.
+std::map<std::string, Shape> shapes_of_adapters(const ModelConfig& model,
+                                                const RunConfig::Lora& lora,
+                                                const std::filesystem::path& source) {
+  return adapter_shapes(with_adapters(model, lora, source.string()), shapes_of(model));
+}
+
+/// A whole model, or adapters beside it.
+void check_checkpoint(const CheckpointInfo& info, const ModelConfig& model) {
+  const auto adapters = adapters_of(info.manifest, (info.path / kManifestName).string());
+  const std::map<std::string, Shape> wanted =
+      adapters ? shapes_of_adapters(model, adapters->lora, info.path) : shapes_of(model);
   std::vector<std::string> missing, surplus;
   std::map<std::string, Shape> found;
   for (const ManifestTensor& tensor : info.manifest.tensors) {
@@ -127,16 +140,22 @@ void check_model(const Json& saved, const RunConfig& config,
                     difference, kWayOut);
 }
 
+/// A folder of peft's is checked without its base, which its reader opens.
+void check_folder(const std::filesystem::path& folder, const ModelConfig& model) {
+  if (!looks_like_adapter(folder)) return check_weights(folder, shapes_of(model));
+  check_adapter(folder, shapes_of_adapters(model, read_adapter_config(folder).lora, folder));
+}
+
 void check_weights_of(const RunConfig& config) {
   const std::string& weights = config.init.weights;
   if (weights == "random") return;
   if (looks_like_checkpoint(weights)) {
     const CheckpointInfo info = checkpoint_of_weights(weights);
-    check_model(info.manifest.model, config,
-                [&] { check_checkpoint(info, shapes_of(config.model)); });
+    check_model(info.manifest.model, config, [&] { check_checkpoint(info, config.model); });
   } else if (is_there(weights) || !checkpoint_to_resume(config)) {
-    const Json model = model_of_weights(weights);  // that it is a folder of weights
-    check_model(model, config, [&] { check_weights(weights, shapes_of(config.model)); });
+    std::vector<std::string> notes;
+    const Json model = find_model(config, notes);  // that it is a folder of weights
+    check_model(model, config, [&] { check_folder(weights, config.model); });
   }
 }
 
@@ -168,7 +187,39 @@ void check_own_model(const std::filesystem::path& step_folder) {
   std::vector<std::string> notes;
   const ModelConfig model = read_model(info.manifest.model, problems, notes);
   throw_problems(problems);
-  check_checkpoint(info, shapes_of(model));
+  check_checkpoint(info, model);
+}
+
+void check_init_adapter(const RunConfig& config) {
+  const std::filesystem::path folder = *config.init.adapter;
+  const AdapterFacts found = read_adapter_config(folder);
+  const std::string difference = adapter_difference(found.lora, config.lora, config.model, "lora");
+  if (!difference.empty()) {
+    throw ConfigError(
+        "init.adapter: {}: {}: these are other adapters than the run's. Give lora the "
+        "same, or leave init.adapter out",
+        folder.string(), difference);
+  }
+  check_adapter(folder, shapes_of_adapters(config.model, config.lora, folder));
+}
+
+void check_own_model(const ModelSource& source) {
+  if (source.base() == nullptr) return check_own_model(source.path());
+  if (source.is_checkpoint()) {
+    check_own_model(source.path());
+  } else {
+    check_folder(source.path(), source.model());
+  }
+  const ModelSource& base = *source.base();
+  if (base.base() != nullptr) {
+    throw ConfigError("{}: holds adapters too. Merge them first: `train export --merge`",
+                      base.path().string());
+  }
+  if (base.is_checkpoint()) {
+    check_own_model(base.path());
+  } else {
+    check_folder(base.path(), base.model());
+  }
 }
 
 LoadedConfig read_config_with_model(const ConfigInput& input) {
@@ -192,6 +243,8 @@ Inputs check_inputs(const LoadedConfig& loaded, DataFiles data) {
   if (clean("tokenizer"))
     look("tokenizer", [&] { inputs.tokenizer = load_tokenizer(config.tokenizer); });
   if (clean("init") && config.has_model()) look("init.weights", [&] { check_weights_of(config); });
+  if (clean("init") && clean("lora") && config.has_model() && config.init.adapter)
+    look("init.adapter", [&] { check_init_adapter(config); });
   if (clean("run")) look("run.resume", [&] { check_resume(config); });
   if (data == DataFiles::kLeftOut || !clean("data")) return inputs;
   look("data.train", [&] { inputs.data = training_facts(config); });

@@ -8,6 +8,7 @@
 #include "config/parse.h"
 #include "dataset/sources.h"
 #include "tokenizer/tokenizer.h"
+#include "train/model_source.h"
 
 namespace trireme {
 
@@ -35,7 +36,14 @@ struct Inputs {
 Inputs check_inputs(const LoadedConfig& loaded, DataFiles data);
 
 /// Throws where a checkpoint does not hold the weights of the model that its own manifest names, by
-/// names and shapes: a DataError, and a ConfigError for a model that this version does not train.
+/// names and shapes (of adapters beside it: theirs): a DataError, and a ConfigError for a model
+/// that this version does not train.
 void check_own_model(const std::filesystem::path& step_folder);
+/// The same of adapters and of their base.
+void check_own_model(const ModelSource& source);
+
+/// Throws where the folder of init.adapter does not hold adapters of the model's: ConfigError where
+/// it says others than `lora` does, DataError where its tensors are not those.
+void check_init_adapter(const RunConfig& config);
 
 }  // namespace trireme

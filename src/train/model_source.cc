@@ -5,6 +5,9 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/missing_path.h"
+#include "checkpoint/adapted_weights.h"
+#include "checkpoint/adapter_files.h"
+#include "checkpoint/base_hashes.h"
 #include "checkpoint/companion_files.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/reader.h"
@@ -66,28 +69,81 @@ std::vector<std::int64_t> end_tokens_of(const std::filesystem::path& folder,
   return model.end_token < 0 ? std::vector<std::int64_t>() : std::vector{model.end_token};
 }
 
+/// Before `base` is opened as what the adapters at `path` stand beside.
+void check_base_path(const std::filesystem::path& path, const std::filesystem::path& base,
+                     LoraBase kind, int depth) {
+  constexpr int kDepthMax = 4;
+  if (kind == LoraBase::kNf4) {
+    throw ConfigError(
+        "{}: adapters beside a base in NF4 (lora.base) are not merged in this version",
+        path.string());
+  }
+  if (base.empty()) {
+    throw DataError(
+        "{}: does not say which weights its adapters stand beside. Give their folder: "
+        "--base DIR",
+        path.string());
+  }
+  if (!is_there(base)) {
+    throw DataError(
+        "{}: its adapters stand beside weights that are not there: {}. Give their "
+        "folder: --base DIR",
+        path.string(), missing_model_text(base));
+  }
+  if (depth == kDepthMax) {
+    throw DataError(
+        "{}: adapters upon adapters, {} times. Merge some into their base (export "
+        "--merge)",
+        path.string(), depth);
+  }
+}
+
 }  // namespace
 
-ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world)
+ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world,
+                         const std::filesystem::path& base)
+    : ModelSource(path, world, base, 0) {}
+
+ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world,
+                         const std::filesystem::path& base, int depth)
     : path_(path), checkpoint_(looks_like_checkpoint(path)) {
-  if (!checkpoint_) {
-    run_together(world, [&] {
-      if (!is_there(path_)) {
-        throw DataError("{}. Give a checkpoint, a run's folder or a Hugging Face directory",
-                        missing_model_text(path_));
-      }
-      if (!is_there(path_ / "config.json")) {
-        throw DataError(
-            "{}: is neither a checkpoint (no manifest.json, no step folders) nor a Hugging Face "
-            "directory (no config.json)",
-            path_.string());
-      }
-      model_ = load_model_config(path_ / "config.json");
-      end_tokens_ = end_tokens_of(path_, model_);
-    });
-    if (is_there(path_ / kTokenizerName)) tokenizer_ = (path_ / kTokenizerName).string();
+  if (checkpoint_) {
+    read_checkpoint(path, world);
+  } else {
+    run_together(world, [&] { read_folder(); });
+  }
+  if (adapters_) {
+    take_base(world, base, depth);
     return;
   }
+  run_together(world, [&] {
+    if (base.empty()) return;
+    throw ConfigError("--base: {} holds a whole model, no adapters. Leave --base out",
+                      path_.string());
+  });
+}
+
+void ModelSource::read_folder() {
+  if (!is_there(path_)) {
+    throw DataError("{}. Give a checkpoint, a run's folder or a Hugging Face directory",
+                    missing_model_text(path_));
+  }
+  if (is_there(path_ / kTokenizerName)) tokenizer_ = (path_ / kTokenizerName).string();
+  if (looks_like_adapter(path_)) {
+    adapters_ = read_adapter_config(path_);
+    return;
+  }
+  if (!is_there(path_ / "config.json")) {
+    throw DataError(
+        "{}: is neither a checkpoint (no manifest.json, no step folders) nor a Hugging Face "
+        "directory (no config.json) nor an adapter (no adapter_config.json)",
+        path_.string());
+  }
+  model_ = load_model_config(path_ / "config.json");
+  end_tokens_ = end_tokens_of(path_, model_);
+}
+
+void ModelSource::read_checkpoint(const std::filesystem::path& path, Communicator& world) {
   path_ = resolve_checkpoint_argument(path, world);
   const Manifest manifest = read_manifest(path_, world);
   run_together(world, [&] {
@@ -98,11 +154,49 @@ ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world)
     end_tokens_ = end_tokens_of(path_, model_);
     tokenizer_ = tokenizer_of(manifest, path_);
     sequence_length_ = sequence_length_of(manifest);
+    adapters_ = adapters_of(manifest, (path_ / kManifestName).string());
   });
 }
 
+void ModelSource::take_base(Communicator& world, const std::filesystem::path& base, int depth) {
+  const std::filesystem::path where = base.empty() ? std::filesystem::path(adapters_->base) : base;
+  run_together(world, [&] { check_base_path(path_, where, adapters_->lora.base, depth); });
+  base_.reset(new ModelSource(where, world, {}, depth + 1));
+  run_together(world, [&] {
+    if (checkpoint_) {
+      const std::string difference =
+          shape_difference(base_->model(), model_, where.string(), path_.string());
+      if (!difference.empty()) {
+        throw DataError("{}: is not the base of {} ({}). Give its folder: --base DIR",
+                        where.string(), path_.string(), difference);
+      }
+    } else {
+      model_ = base_->model();
+      end_tokens_ = is_there(path_ / kGenerationConfigName) ? end_tokens_of(path_, model_)
+                                                            : base_->end_tokens();
+      if (tokenizer_.empty()) tokenizer_ = base_->tokenizer();
+      sequence_length_ = base_->sequence_length();
+    }
+    adapted_model_ = with_adapters(model_, adapters_->lora, path_.string());
+  });
+}
+
+void ModelSource::check_base_files(Communicator& world) const {
+  if (base_) check_base(adapters_->base_hashes, base_->path(), world);
+}
+
 void ModelSource::load(State& state, Communicator& world) const {
-  if (checkpoint_) {
+  if (base_) {
+    check_base_files(world);
+    base_->load(state, world);
+    add_adapters(
+        adapted_model_, state,
+        [&](State& adapters) {
+          if (!checkpoint_) return import_adapter(path_, adapters, world);
+          load_state(path_, adapters, world, LoadScope::kParameters);
+        },
+        world);
+  } else if (checkpoint_) {
     load_state(path_, state, world, LoadScope::kParameters);
   } else {
     import_weights(path_, state, world);

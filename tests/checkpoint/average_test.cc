@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "adapter_fixture.h"
 #include "base/file.h"
 #include "checkpoint/async_writer.h"
 #include "support/golden.h"
@@ -213,8 +214,6 @@ TEST_F(AverageTest, refuses_other_models_and_names_the_tensor) {
   }
   EXPECT_EQ(fault({a, heads}), "model.num_attention_heads: 4 in " + heads.string() + ", 2 in " +
                                    a.string() + " (they are not of one model)");
-  directory_.write("a/adapter_config.json", "{}");
-  EXPECT_NE(fault({a}).find("adapter"), std::string::npos);
 }
 
 TEST_F(AverageTest, overwrites_nothing_and_leaves_nothing_behind) {
@@ -275,6 +274,70 @@ TEST_F(AverageTest, takes_checkpoints_of_ours_and_gpt2_without_its_prefix) {
   bytes[at] = static_cast<char>(bytes[at] ^ 1);
   write_file_atomically(damaged, bytes);
   EXPECT_NE(fault(steps, ExitCode::kData).find("transformer.w"), std::string::npos);
+}
+
+/// Adapters of one model, as peft has them and as a run saves them.
+class AdapterAverage : public AverageTest {
+ protected:
+  /// The golden folder's with every value times two, and another text in place of one of its
+  /// config's.
+  std::filesystem::path doubled(const std::string& name, const std::string& text = "",
+                                const std::string& other = "") {
+    const std::filesystem::path path = directory_ / name;
+    std::filesystem::create_directory(path);
+    std::string config = read_file(golden_.folder / kAdapterConfigName);
+    if (!text.empty()) config.replace(config.find(text), text.size(), other);
+    directory_.write(name + "/adapter_config.json", config);
+    std::vector<SafetensorsWriter::Tensor> tensors;
+    for (const auto& [tensor, values] : values_) tensors.push_back({tensor, Shape(values.shape)});
+    SafetensorsWriter writer(path, DType::kF32, tensors);
+    for (const auto& [tensor, values] : values_) {
+      std::vector<float> twice;
+      for (const double value : values.values) twice.push_back(static_cast<float>(2 * value));
+      writer.write(twice);
+    }
+    writer.finish();
+    std::filesystem::rename(path / "model.safetensors", path / kAdapterWeightsName);
+    return path;
+  }
+
+  AdapterGolden golden_{"qwen2_rslora_dora"};
+  GoldenTensors values_ = read_tensors(golden_.folder / kAdapterWeightsName);
+};
+
+TEST_F(AdapterAverage, is_an_adapter_with_the_means_of_its_factors) {
+  const auto step = save_adapters(golden_, directory_ / "run", golden_.base), other = doubled("b");
+  average_weights({golden_.folder, other, doubled("c")}, directory_ / "peft", {});
+  average_weights({step, step}, directory_ / "run_alone", {});
+  const GoldenTensors mean = read_tensors(directory_ / "peft" / std::string(kAdapterWeightsName)),
+                      same =
+                          read_tensors(directory_ / "run_alone" / std::string(kAdapterWeightsName));
+  ASSERT_EQ(mean.size(), values_.size());
+  for (const auto& [name, tensor] : values_) {
+    EXPECT_EQ(same.at(name).values, tensor.values) << name;
+    for (std::size_t i = 0; i < tensor.values.size(); ++i) {
+      EXPECT_EQ(mean.at(name).values[i],
+                static_cast<double>(static_cast<float>(5 * tensor.values[i] / 3)))
+          << name;
+    }
+  }
+  EXPECT_EQ(read_file(directory_ / "peft/adapter_config.json"),
+            read_file(golden_.folder / kAdapterConfigName));
+  EXPECT_EQ(adapter_difference(read_adapter_config(directory_ / "run_alone").lora,
+                               golden_.facts.lora, golden_.model, "peft"),
+            "");
+}
+
+TEST_F(AdapterAverage, refuses_adapters_that_mean_something_else) {
+  const auto& a = golden_.folder;
+  EXPECT_NE(fault({a, doubled("b", R"("r": 4)", R"("r": 8)")}).find("rank 8"), std::string::npos);
+  EXPECT_NE(fault({a, doubled("c", R"("lora_alpha": 6)", R"("lora_alpha": 7)")}).find("scale 3.5"),
+            std::string::npos);
+  EXPECT_NE(fault({a, doubled("d", "model/qwen2", "model/other")}).find("model/other"),
+            std::string::npos);
+  EXPECT_NE(fault({a, fp32("whole", {1})}).find("holds a whole model"), std::string::npos);
+  EXPECT_NE(fault({a, doubled("e", "LORA", "IA3")}, ExitCode::kData).find("peft_type"),
+            std::string::npos);
 }
 
 }  // namespace

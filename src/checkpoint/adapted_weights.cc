@@ -1,0 +1,206 @@
+#include "checkpoint/adapted_weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <map>
+
+#include "base/math.h"
+#include "base/parallel_for.h"
+#include "config/adapters.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr std::string_view kStatePrefix = "parameters/", kWeight = ".weight";
+
+/// A box of W as it is stored, `rows` x `columns`, and its part of A and B.
+struct BoxOfWeight {
+  float* values = nullptr;
+  std::int64_t out = 0, in = 0;
+  bool in_out = false;  ///< rows are inputs
+  [[nodiscard]] std::int64_t rows() const { return in_out ? in : out; }
+  [[nodiscard]] std::int64_t columns() const { return in_out ? out : in; }
+};
+
+void for_rows(const BoxOfWeight& box, const std::function<void(std::int64_t)>& row) {
+  constexpr std::int64_t kRowsAtOnce = 32;
+  parallel_for(ceil_div(box.rows(), kRowsAtOnce), [&](std::int64_t job) {
+    const std::int64_t end = std::min(box.rows(), (job + 1) * kRowsAtOnce);
+    for (std::int64_t r = job * kRowsAtOnce; r < end; ++r) row(r);
+  });
+}
+
+/// W += scale B A. a [rank, in], b [out, rank].
+void add_product(const BoxOfWeight& box, const AdapterConfig& adapters, const float* a,
+                 const float* b) {
+  const std::int64_t rank = adapters.rank, columns = box.columns();
+  std::vector<float> turned;  // B^T, so that a row of W is a sum of rows here too
+  if (box.in_out) {
+    turned.resize(static_cast<std::size_t>(rank * columns));
+    for (std::int64_t o = 0; o < columns; ++o) {
+      for (std::int64_t k = 0; k < rank; ++k) turned[k * columns + o] = b[o * rank + k];
+    }
+  }
+  const float* right = box.in_out ? turned.data() : a;
+  const auto scale = static_cast<float>(adapters.scale);
+  for_rows(box, [&](std::int64_t r) {
+    std::vector<float> sum(static_cast<std::size_t>(columns));
+    for (std::int64_t k = 0; k < rank; ++k) {
+      const float left = box.in_out ? a[k * box.in + r] : b[r * rank + k];
+      const float* from = right + k * columns;
+      for (std::int64_t c = 0; c < columns; ++c) sum[c] += left * from[c];
+    }
+    float* w = box.values + r * columns;
+    for (std::int64_t c = 0; c < columns; ++c) w[c] += scale * sum[c];
+  });
+}
+
+/// squares[o] += the sum over this box's inputs.
+void add_squares(const BoxOfWeight& box, double* squares) {
+  for (std::int64_t r = 0; r < box.rows(); ++r) {
+    const float* w = box.values + r * box.columns();
+    for (std::int64_t c = 0; c < box.columns(); ++c)
+      squares[box.in_out ? c : r] += static_cast<double>(w[c]) * w[c];
+  }
+}
+
+/// Outputs get lengths m; squares: of their whole rows. Both are those of this box.
+void set_lengths(const BoxOfWeight& box, const float* m, const double* squares) {
+  for_rows(box, [&](std::int64_t r) {
+    float* w = box.values + r * box.columns();
+    for (std::int64_t c = 0; c < box.columns(); ++c) {
+      const std::int64_t o = box.in_out ? c : r;
+      w[c] *= static_cast<float>(m[o] / std::sqrt(squares[o]));
+    }
+  });
+}
+
+/// The module of a weight: "model.layers.0.self_attn.q_proj"; "" for what is no matrix of one.
+std::string module_of(std::string_view weight) {
+  return weight.ends_with(kWeight) ? std::string(weight.substr(0, weight.size() - kWeight.size()))
+                                   : "";
+}
+
+/// The adapted modules in the order of the model, the same on all ranks.
+std::vector<std::string> adapted_modules(const ModelConfig& model) {
+  std::vector<std::string> names;
+  for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
+    for (LinearModule& module : linear_modules(model, layer))
+      if (model.adapters->adapts(module.name)) names.push_back(std::move(module.name));
+  }
+  return names;
+}
+
+/// A box of one adapted weight with its part of the adapter.
+struct Place {
+  const StateTensor* weight;
+  BoxOfWeight box;
+  std::int64_t out_begin = 0, out_size = 0;  ///< out_size: of the whole tensor
+  std::vector<float> a, b, m;
+};
+
+class StateMerge {
+ public:
+  StateMerge(const ModelConfig& model, State& state, Communicator& world)
+      : adapters_(*model.adapters), in_out_(model.weights_in_out()), world_(world) {
+    modules_ = adapted_modules(model);
+    for (const std::string& module : modules_) places_[module];
+    for (StateTensor& tensor : state.tensors) {
+      const auto found = places_.find(module_of(tensor.name.substr(kStatePrefix.size())));
+      if (found != places_.end()) add_place(found->first, tensor, found->second);
+    }
+  }
+  State& adapters() { return loaded_; }
+
+  void run() {
+    for (const std::string& module : modules_) {
+      std::deque<Place>& places = places_.at(module);
+      for (Place& place : places) add_product(place.box, adapters_, place.a.data(), place.b.data());
+      if (adapters_.magnitudes) set_all_lengths(places);
+    }
+  }
+
+ private:
+  void add_place(const std::string& module, StateTensor& tensor, std::deque<Place>& places) {
+    Place& place = places.emplace_back();
+    const int out = in_out_ ? 1 : 0, in = 1 - out;
+    const Box& box = tensor.box;
+    place.weight = &tensor;
+    place.box = {reinterpret_cast<float*>(tensor.data), box.shape[out], box.shape[in], in_out_};
+    place.out_begin = box.offset[out];
+    place.out_size = tensor.global_shape[out];
+    const std::int64_t rank = adapters_.rank;
+    want(module + ".lora_A.weight", {rank, tensor.global_shape[in]},
+         {{0, box.offset[in]}, {rank, box.shape[in]}}, place.a);
+    want(module + ".lora_B.weight", {place.out_size, rank},
+         {{box.offset[out], 0}, {box.shape[out], rank}}, place.b);
+    if (adapters_.magnitudes)
+      want(module + ".lora_magnitude_vector", {place.out_size},
+           {{box.offset[out]}, {box.shape[out]}}, place.m);
+  }
+
+  void want(const std::string& name, const Shape& shape, const Box& box,
+            std::vector<float>& values) {
+    values.resize(static_cast<std::size_t>(box.shape.count()));
+    StateTensor tensor;
+    tensor.name = std::string(kStatePrefix) + name;
+    tensor.global_shape = shape;
+    tensor.box = box;
+    tensor.data = reinterpret_cast<std::byte*>(values.data());
+    loaded_.tensors.push_back(std::move(tensor));
+  }
+
+  /// A row may stand in boxes of several ranks, and a box on several ranks.
+  void set_all_lengths(std::deque<Place>& places) {
+    std::int64_t size = places.empty() ? 0 : places.front().out_size;
+    world_.maximum(std::span(&size, 1));
+    std::vector<double> squares(static_cast<std::size_t>(size));
+    for (const Place& place : places)
+      if (place.weight->replica == 0) add_squares(place.box, squares.data() + place.out_begin);
+    world_.sum(squares);
+    for (const Place& place : places)
+      set_lengths(place.box, place.m.data(), squares.data() + place.out_begin);
+  }
+
+  const AdapterConfig& adapters_;
+  const bool in_out_;
+  Communicator& world_;
+  std::vector<std::string> modules_;
+  std::map<std::string, std::deque<Place>> places_;  // addresses stay
+  State loaded_;
+};
+
+}  // namespace
+
+void add_adapters(const ModelConfig& model, State& state, const std::function<void(State&)>& load,
+                  Communicator& world) {
+  StateMerge merge(model, state, world);
+  load(merge.adapters());
+  merge.run();
+}
+
+bool AdapterMerge::adapts(const std::string& weight) const {
+  const std::string module = module_of(weight);
+  return !module.empty() && source_.weights().contains(module + ".lora_A.weight");
+}
+
+void AdapterMerge::add(const std::string& weight, std::span<float> values) const {
+  const std::string module = module_of(weight);
+  const auto read = [&](const char* end) {
+    const std::span<const float> values_of = source_.read_fp32(module + end);
+    return std::vector<float>(values_of.begin(), values_of.end());
+  };
+  const std::vector<float> a = read(".lora_A.weight"), b = read(".lora_B.weight");
+  const AdapterConfig& adapters = *model_.adapters;
+  const std::int64_t out = std::ssize(b) / adapters.rank, in = std::ssize(a) / adapters.rank;
+  const BoxOfWeight box{values.data(), out, in, model_.weights_in_out()};
+  add_product(box, adapters, a.data(), b.data());
+  if (!adapters.magnitudes) return;
+  std::vector<double> squares(static_cast<std::size_t>(out));
+  add_squares(box, squares.data());
+  set_lengths(box, read(".lora_magnitude_vector").data(), squares.data());
+}
+
+}  // namespace trireme

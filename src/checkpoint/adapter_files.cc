@@ -1,0 +1,174 @@
+#include "checkpoint/adapter_files.h"
+
+#include <limits>
+#include <set>
+
+#include "base/file.h"
+#include "checkpoint/export_files.h"
+#include "checkpoint/name_sets.h"
+#include "checkpoint/weight_source.h"
+#include "config/adapters.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr std::string_view kStatePrefix = "parameters/";
+
+/// "M.lora_A.NAME.weight" is "M.lora_A.weight" of the adapter NAME, and
+/// "M.lora_magnitude_vector.NAME.weight" "M.lora_magnitude_vector".
+std::string our_name(std::string name) {
+  if (name.starts_with(kAdapterPrefix)) name.erase(0, kAdapterPrefix.size());
+  for (const std::string_view factor : {".lora_A.", ".lora_B."}) {
+    const std::size_t at = name.find(factor);
+    if (at != std::string::npos && name.ends_with(".weight"))
+      return name.substr(0, at) + std::string(factor) + "weight";
+  }
+  constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
+  const std::size_t at = name.find(std::string(kMagnitude) + ".");
+  return at == std::string::npos ? name : name.substr(0, at + kMagnitude.size());
+}
+
+std::filesystem::path weights_file(const std::filesystem::path& folder) {
+  std::filesystem::path path = folder / kAdapterWeightsName;
+  if (is_there(path)) return path;
+  throw DataError(
+      "{}: holds no {} (other files of weights are not read). Save the adapter with peft's "
+      "save_pretrained(..., safe_serialization=True)",
+      folder.string(), kAdapterWeightsName);
+}
+
+void check_names(const AdapterFile& adapter, const std::set<std::string>& wanted) {
+  std::vector<std::string> missing, surplus;
+  for (const std::string& name : wanted)
+    if (!adapter.tensors().contains(name)) missing.push_back(name);
+  for (const auto& [name, tensor] : adapter.tensors())
+    if (!wanted.contains(name)) surplus.push_back(name);
+  if (missing.empty() && surplus.empty()) return;
+  throw DataError("{}: does not hold this model's adapters.{}", adapter.file().path().string(),
+                  mismatch_text(missing, surplus));
+}
+
+const SafetensorsTensor& checked(const AdapterFile& adapter, const std::string& name,
+                                 const Shape& wanted) {
+  const SafetensorsTensor& tensor = *adapter.tensors().at(name);
+  const auto sizes = wanted.sizes();
+  if (std::equal(tensor.shape.begin(), tensor.shape.end(), sizes.begin(), sizes.end()))
+    return tensor;
+  throw DataError("{}: {} is {}, the model has {}", adapter.file().path().string(), tensor.name,
+                  tensor.text(), wanted.text());
+}
+
+/// The names of this rank's tensors, without "parameters/".
+std::vector<std::string> names_of(const State& state) {
+  std::vector<std::string> names;
+  for (const StateTensor& tensor : state.tensors) {
+    expect(tensor.name.starts_with(kStatePrefix) && tensor.dtype == DType::kF32,
+           "{} {} among the adapters to import", name_of(tensor.dtype), tensor.name);
+    names.push_back(tensor.name.substr(kStatePrefix.size()));
+  }
+  return names;
+}
+
+void write_adapter(const WeightSource& source, const std::filesystem::path& folder,
+                   const ExportOptions& options, ExportResult& result) {
+  std::vector<SafetensorsWriter::Tensor> tensors;
+  for (const auto& [name, weight] : source.weights()) {
+    tensors.push_back({std::string(kAdapterPrefix) + name, Shape(weight.shape)});
+    result.parameters += weight.count();
+  }
+  result.tensors = std::ssize(tensors);
+  SafetensorsWriter writer(folder, result.dtype, std::move(tensors),
+                           std::numeric_limits<std::int64_t>::max());
+  result.bytes = writer.bytes();
+  for (const auto& [name, weight] : source.weights()) {
+    writer.write(source.read_fp32(name));
+    if (options.after_tensor) options.after_tensor();
+  }
+  writer.finish();
+  source.write_files(folder, result.dtype == DType::kBF16);
+  name_adapter_weights(folder);
+}
+
+}  // namespace
+
+AdapterFile::AdapterFile(const std::filesystem::path& folder) : file_(weights_file(folder)) {
+  for (const SafetensorsTensor& tensor : file_.tensors()) {
+    const auto [place, added] = tensors_.emplace(our_name(tensor.name), &tensor);
+    if (!added) {
+      throw DataError("{}: {} and {} are one parameter (of two adapters)", file_.path().string(),
+                      place->second->name, tensor.name);
+    }
+  }
+}
+
+std::map<std::string, Shape> adapter_shapes(const ModelConfig& model,
+                                            const std::map<std::string, Shape>& weights) {
+  expect(model.adapters.has_value(), "a model without adapters");
+  const AdapterConfig& adapters = *model.adapters;
+  std::map<std::string, Shape> shapes;
+  for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
+    for (const LinearModule& module : linear_modules(model, layer)) {
+      if (!adapters.adapts(module.name)) continue;
+      const Shape& weight = weights.at(module.name + ".weight");
+      const std::int64_t out = weight[model.weights_in_out() ? 1 : 0],
+                         in = weight[model.weights_in_out() ? 0 : 1];
+      shapes[module.name + ".lora_A.weight"] = {adapters.rank, in};
+      shapes[module.name + ".lora_B.weight"] = {out, adapters.rank};
+      if (adapters.magnitudes) shapes[module.name + ".lora_magnitude_vector"] = {out};
+    }
+  }
+  return shapes;
+}
+
+void check_adapter(const std::filesystem::path& folder,
+                   const std::map<std::string, Shape>& wanted) {
+  const AdapterFile adapter(folder);
+  std::set<std::string> names;
+  for (const auto& [name, shape] : wanted) names.insert(name);
+  check_names(adapter, names);
+  for (const auto& [name, shape] : wanted) (void)checked(adapter, name, shape);
+}
+
+void import_adapter(const std::filesystem::path& folder, State& state, Communicator& world) {
+  const std::set<std::string> wanted = union_of_names(names_of(state), world);
+  run_together(world, [&] {
+    const AdapterFile adapter(folder);
+    check_names(adapter, wanted);
+    SafetensorsReads reads;
+    for (const StateTensor& tensor : state.tensors) {
+      const std::string name = tensor.name.substr(kStatePrefix.size());
+      reads.add(adapter.file(), checked(adapter, name, tensor.global_shape), tensor.box,
+                reinterpret_cast<float*>(tensor.data));
+    }
+    reads.run();
+  });
+}
+
+ExportResult export_adapter(const std::filesystem::path& checkpoint,
+                            const std::filesystem::path& output, const ExportOptions& options,
+                            Communicator& world) {
+  ExportResult result;
+  result.dtype = options.dtype.value_or(DType::kF32);
+  run_together(world, [&] {
+    if (world.rank() != 0) return;
+    check_export_output(output);
+    const auto source = open_weights(checkpoint);
+    if (!source->adapters())
+      throw ConfigError("{}: holds a whole model, no adapters", checkpoint.string());
+    const std::filesystem::path target = output_target(output);
+    const std::filesystem::path folder = make_temporary_folder(target);
+    try {
+      write_adapter(*source, folder, options, result);
+      write_export_mark(checkpoint, folder);
+      commit_export(folder, target);
+    } catch (...) {
+      std::error_code ignored;
+      std::filesystem::remove_all(folder, ignored);
+      throw;
+    }
+  });
+  return result;
+}
+
+}  // namespace trireme
