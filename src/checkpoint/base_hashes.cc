@@ -94,23 +94,26 @@ Json base_json(const std::filesystem::path& folder, Communicator& world) {
 void check_base(const Json& hashes, const std::filesystem::path& folder, Communicator& world) {
   if (hashes.is_null()) return;
   const Json found = base_hashes(folder, world);
-  run_together(world, [&] {
-    std::set<std::string> files;
-    for (const Json* each : {&hashes, &found}) {
-      if (!each->is_object())
-        throw DataError("{}: the hashes of the base are no object", folder.string());
-      for (const auto& [name, hash] : each->as_object()) files.insert(name);
-    }
-    for (const std::string& file : files) {
-      const std::string then = entry(hashes, file), now = entry(found, file);
-      if (then == now) continue;
-      throw DataError(
-          "{}: is not the file beside which the adapters were trained (its hash is {}, then {}): "
-          "they would mean something else. Bring the weights back, or name their folder (--base "
-          "DIR of generate, evaluate and export; init.weights of a run)",
-          (folder / file).string(), now, then);
-    }
-  });
+  run_together(world, [&] { compare_base(hashes, found, folder); });
+}
+
+void compare_base(const Json& hashes, const Json& found, const std::filesystem::path& folder) {
+  if (hashes.is_null()) return;
+  std::set<std::string> files;
+  for (const Json* each : {&hashes, &found}) {
+    if (!each->is_object())
+      throw DataError("{}: the hashes of the base are no object", folder.string());
+    for (const auto& [name, hash] : each->as_object()) files.insert(name);
+  }
+  for (const std::string& file : files) {
+    const std::string then = entry(hashes, file), now = entry(found, file);
+    if (then == now) continue;
+    throw DataError(
+        "{}: is not the file beside which the adapters were trained (its hash is {}, then {}): "
+        "they would mean something else. Bring the weights back, or name their folder (--base "
+        "DIR of generate, evaluate and export; init.weights of a run)",
+        (folder / file).string(), now, then);
+  }
 }
 
 }  // namespace trireme

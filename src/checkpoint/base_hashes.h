@@ -22,4 +22,7 @@ Json base_json(const std::filesystem::path& folder, Communicator& world);
 /// base_hashes; null: not known, nothing is read), naming the file and both hashes. Collective.
 void check_base(const Json& hashes, const std::filesystem::path& folder, Communicator& world);
 
+/// The same where the hashes of `folder` are known: `found`. On one rank.
+void compare_base(const Json& hashes, const Json& found, const std::filesystem::path& folder);
+
 }  // namespace trireme

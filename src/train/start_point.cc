@@ -5,6 +5,8 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "checkpoint/adapter_files.h"
+#include "checkpoint/base_hashes.h"
 #include "checkpoint/companion_files.h"
 #include "config/fields.h"
 #include "config/model_parse.h"
@@ -230,27 +232,43 @@ void load_checkpoint(Runtime& runtime, const std::filesystem::path& folder) {
   host.store();
 }
 
-/// What adapters stand beside, whether they begin or go on.
-void load_base(Runtime& runtime, const PreparedRun& prepared) {
-  if (!prepared.config.lora.given()) return;
+/// What adapters stand beside, whether they begin or go on: those of `checkpoint`. What is saved of
+/// it.
+Json load_base(Runtime& runtime, const PreparedRun& prepared,
+               const std::filesystem::path& checkpoint) {
+  if (!prepared.config.lora.given()) return nullptr;
+  Communicator& replica = runtime.replica();
+  const ModelSource source(prepared.config.init.weights, replica);
+  Json json = base_json(source.path(), replica);
+  if (!checkpoint.empty()) {
+    const Manifest manifest = read_manifest(checkpoint, replica);
+    run_together(replica, [&] {
+      const auto saved = adapters_of(manifest, (checkpoint / kManifestName).string());
+      compare_base(saved->base_hashes, *json.find("hashes"), source.path());
+    });
+  }
   BaseValues base(runtime.context, runtime.store);
-  const ModelSource source(prepared.config.init.weights, runtime.replica());
   State state = base.state();
-  source.load(state, runtime.replica());
+  source.load(state, replica);
   base.give(runtime.fp8_weights);
+  return json;
 }
 
 void load_weights(Runtime& runtime, const PreparedRun& prepared) {
   const auto& init = prepared.config.init;
-  if (init.weights == "random" || prepared.config.lora.given()) {
+  const bool adapters = prepared.config.lora.given();
+  if (init.weights == "random" || adapters)
     runtime.store.initialise(runtime.context, static_cast<std::uint64_t>(prepared.config.run.seed));
-    return;
-  }
+  if (adapters ? !init.adapter : init.weights == "random") return;
   HostState host(runtime.context, runtime.store.state());
-  const ModelSource source(init.weights, runtime.replica());
   std::erase_if(host.state().tensors,
                 [](const StateTensor& tensor) { return !tensor.name.starts_with("parameters/"); });
-  source.load(host.state(), runtime.replica());
+  if (adapters) {
+    import_adapter(*init.adapter, host.state(), runtime.replica());
+  } else {
+    const ModelSource source(init.weights, runtime.replica());
+    source.load(host.state(), runtime.replica());
+  }
   host.store();
 }
 
@@ -304,7 +322,7 @@ StartPoint load_start(Runtime& runtime, const PreparedRun& prepared, StartPoint 
   })) {
   }
   if (start.checkpoint.empty()) load_weights(runtime, prepared);
-  load_base(runtime, prepared);
+  start.progress.base = load_base(runtime, prepared, start.checkpoint);
   runtime.weights_changed(Runtime::Copies::kStale);
   if (start.checkpoint.empty() && prepared.config.lora.dora) {
     runtime.stage.begin_magnitudes();
@@ -324,6 +342,7 @@ Json saved_scalars(const PreparedRun& prepared, const RunProgress& progress,
   scalars["reproducible"] = prepared.run.pipeline.schedule.reproducible;
   scalars["config"] = resolved_json(prepared.config);
   scalars["data"] = prepared.data_fingerprints;
+  if (!progress.base.is_null()) scalars["base"] = progress.base;
   return scalars;
 }
 

@@ -18,6 +18,7 @@ struct RunProgress {
   std::int64_t consumed_samples = 0;
   std::int64_t skipped_in_a_row = 0;
   BestLoss best;
+  Json base = nullptr;  ///< what adapters stand beside, as base_json() says it; null: nothing
 };
 
 struct StartPoint {

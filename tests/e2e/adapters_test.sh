@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# A run of adapters from end to end: small checkpoints that every command takes as the whole model, peft's files out and in,
+# means, and a base that has moved or changed.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+refused() {
+  ends_with "$1" "$2"
+  says "$1: why" "$3"
+}
+heads=(--set model.num_attention_heads=4 --set model.num_key_value_heads=2 --set run.steps=2)
+train base.json "${heads[@]}" --set run.directory=first
+ends_with "a base" 0
+train export --checkpoint first --output hf
+ends_with "a base for transformers" 0
+lora=("${heads[@]}" --set init.weights=hf --set lora.rank=3 --set lora.alpha=9 --set optimizer.lr=0.05)
+for seed in 1 2; do
+  train base.json "${lora[@]}" --set run.directory=tuned$seed --set run.seed=$seed
+  ends_with "adapters" 0
+done
+
+train export --checkpoint tuned1 --output peft
+ends_with "export" 0
+check "peft's files" test -f peft/adapter_config.json -a -f peft/adapter_model.safetensors -a ! -f peft/config.json
+train export --checkpoint tuned1 --output whole --merge
+ends_with "export --merge" 0
+check "a whole model" test -f whole/config.json -a -f whole/model.safetensors -a ! -f whole/adapter_config.json
+greedy=(--token-ids 104,101,32,115,101 --temperature 0 --max-new-tokens 12)
+sources=(tuned1 peft whole)
+for source in "${sources[@]}"; do
+  train generate --checkpoint $source "${greedy[@]}"
+  ends_with "generate, $source" 0
+  cp out $source.ids
+  train evaluate --checkpoint $source --data toy --sequence-length 32 --batches 4 --json
+  ends_with "evaluate, $source" 0
+  grep -o '"loss":[0-9.]*' out >$source.loss
+  check "$source: the ids of one model" same_file $source.ids tuned1.ids
+  check "$source: the loss of one model" same_file $source.loss tuned1.loss
+done
+train evaluate --checkpoint hf --data toy --sequence-length 32 --batches 4 --json
+grep -o '"loss":[0-9.]*' out >hf.loss
+check "the base has another" [ "$(cat hf.loss)" != "$(cat tuned1.loss)" ]
+for mesh in "--tensor 2" "--pipeline 2"; do
+  # shellcheck disable=SC2086
+  ranks 2 generate --checkpoint tuned1 "${greedy[@]}" $mesh
+  ends_with "two ranks, $mesh" 0
+  check "two ranks, $mesh: the ids of one" same_file out tuned1.ids
+done
+
+train average tuned1 tuned2 --output mean
+ends_with "average" 0
+check "a mean is an adapter" test -f mean/adapter_config.json -a -f mean/adapter_model.safetensors
+train generate --checkpoint mean "${greedy[@]}"
+ends_with "generate, of the mean" 0
+train average tuned1 hf --output other
+refused "average with a whole model" 2 "hf: holds a whole model"
+
+train base.json "${lora[@]}" --set run.directory=again --set init.adapter=peft
+ends_with "adapters from a folder of peft's" 0
+train base.json "${lora[@]}" --set run.directory=less --set init.adapter=peft --set lora.rank=2
+refused "from adapters of another rank" 2 "rank 3, lora has 2"
+train export --checkpoint first --output x --merge
+refused "a whole model merged" 2 "holds a whole model already"
+
+mv hf moved
+train generate --checkpoint tuned1 "${greedy[@]}"
+refused "a base that is gone" 74 "its adapters stand beside weights that are not there"
+train generate --checkpoint tuned1 "${greedy[@]}" --base moved
+ends_with "a base that has moved" 0
+check "the same model" same_file out tuned1.ids
+printf 'x' | dd of=moved/model.safetensors bs=1 seek="$(($(stat -c %s moved/model.safetensors) - 1))" conv=notrunc 2>dd.log
+train export --checkpoint tuned1 --output y --merge --base moved
+refused "another base" 74 "moved/model.safetensors: is not the file beside which"
+train base.json "${lora[@]}" --set init.weights=moved --set run.directory=tuned1 --set run.steps=4
+refused "a run that goes on beside another base" 74 "moved/model.safetensors: is not the file beside which"
+finish
