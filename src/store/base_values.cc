@@ -1,6 +1,7 @@
 #include "store/base_values.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/math.h"
 #include "kernels/elementwise/elementwise.h"
@@ -41,10 +42,37 @@ TensorView BaseValues::rows(ParamIndex index) {
 }
 
 State BaseValues::state() {
-  return store_.base_state([this](ParamIndex index) { return host_rows(index).data; });
+  State state = store_.base_state([this](ParamIndex index) { return host_rows(index).data; });
+  const auto bytes_of = [](const StateTensor& tensor) {
+    return static_cast<std::size_t>(tensor.box.shape.count()) * sizeof(float);
+  };
+  std::size_t size = 0;
+  for (const StateTensor& tensor : state.tensors)
+    size += tensor.contiguous() ? 0 : bytes_of(tensor);
+  copies_.clear();
+  apart_ = size > 0 ? HostBuffer(size) : HostBuffer();
+  std::byte* next = apart_.data();
+  for (StateTensor& tensor : state.tensors) {
+    if (tensor.contiguous()) continue;
+    copies_.emplace_back(next, tensor);
+    tensor.data = next;
+    tensor.row_stride = 0;
+    next += bytes_of(tensor);
+  }
+  return state;
+}
+
+void BaseValues::join() {
+  for (const auto& [from, tensor] : copies_) {
+    const auto row = static_cast<std::size_t>(tensor.row_size()) * sizeof(float),
+               stride = static_cast<std::size_t>(tensor.row_stride) * sizeof(float);
+    for (std::size_t r = 0; r < static_cast<std::size_t>(tensor.box.shape[0]); ++r)
+      std::memcpy(tensor.data + r * stride, from + r * row, row);
+  }
 }
 
 void BaseValues::give(std::deque<QuantizedRefresh>& fp8) {
+  join();
   for (ParamIndex i = 0; i < static_cast<int>(begins_.size()); ++i) {
     if (begins_[static_cast<std::size_t>(i)] < 0) continue;
     const TensorView to = store_.base_rows(i);

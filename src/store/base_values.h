@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include "device/host_memory.h"
@@ -15,13 +16,14 @@ class BaseValues {
  public:
   BaseValues(Context& context, ParamStore& store);
 
-  /// "parameters/NAME" of this rank's rows, to be filled.
+  /// "parameters/NAME" of this rank's rows, to be filled; each lies contiguous.
   [[nodiscard]] State state();
   /// Gives the store what has been filled, in the form in which products read it. `fp8`: of each
   /// view; collective where there are any.
   void give(std::deque<QuantizedRefresh>& fp8);
 
  private:
+  void join();
   [[nodiscard]] TensorView host_rows(ParamIndex index) const;
   /// In the memory that the context computes in; until the next call.
   [[nodiscard]] TensorView rows(ParamIndex index);
@@ -30,6 +32,9 @@ class BaseValues {
   ParamStore& store_;
   std::vector<std::int64_t> begins_;  // of each parameter's rows in memory_; -1: not of the base
   HostBuffer memory_;
+  /// Parts of wider rows, which files are not read into: room beside them, and their places.
+  HostBuffer apart_;
+  std::vector<std::pair<const std::byte*, StateTensor>> copies_;
   Buffer staging_;  // on a GPU: of the largest
 };
 

@@ -60,6 +60,15 @@ refused "from adapters of another rank" 2 "rank 3, lora has 2"
 train export --checkpoint first --output x --merge
 refused "a whole model merged" 2 "holds a whole model already"
 
+# Products of GPT-2 lie [in, out], three of them in one tensor; adapters that have not moved add nothing.
+gpt2=(--set model=null --set init.weights="$root/tests/golden/model/gpt2" --set run.steps=1)
+train base.json "${gpt2[@]}" --set run.directory=gpt2
+ends_with "GPT-2" 0
+train base.json "${gpt2[@]}" --set run.directory=gpt2_tuned --set lora.rank=2
+ends_with "adapters beside GPT-2" 0
+first_loss() { grep -o '"kind":"step","step":1,"loss":[0-9.]*' "$1/metrics.jsonl"; }
+check "GPT-2: the loss of the base" same "$(first_loss gpt2_tuned)" "$(first_loss gpt2)"
+
 mv hf moved
 train generate --checkpoint tuned1 "${greedy[@]}"
 refused "a base that is gone" 74 "its adapters stand beside weights that are not there"
