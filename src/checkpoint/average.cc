@@ -68,8 +68,9 @@ void check_same_adapters(const WeightSource& first, const WeightSource& other) {
                       wanted->lora.dora ? ", DoRA" : "");
   }
   if (has_other_base(*wanted, *found)) {
-    throw ConfigError("{}: adapters beside {}, {} has some beside {} (their mean means nothing)",
-                      other.path().string(), found->base, first.path().string(), wanted->base);
+    throw ConfigError("{}: adapters beside {}, {} has some beside {}{} (their mean means nothing)",
+                      other.path().string(), found->base, first.path().string(), wanted->base,
+                      found->base == wanted->base ? ", whose files are others" : "");
   }
 }
 

@@ -35,6 +35,8 @@ for source in "${sources[@]}"; do
   check "$source: the ids of one model" same_file $source.ids tuned1.ids
   check "$source: the loss of one model" same_file $source.loss tuned1.loss
 done
+train evaluate base.json "${lora[@]}" --set run.directory=tuned1
+ends_with "evaluate, by the run's config" 0
 train evaluate --checkpoint hf --data toy --sequence-length 32 --batches 4 --json
 grep -o '"loss":[0-9.]*' out >hf.loss
 check "the base has another" [ "$(cat hf.loss)" != "$(cat tuned1.loss)" ]
