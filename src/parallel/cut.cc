@@ -79,4 +79,22 @@ std::vector<CutPart> rows_of_parts(const std::vector<CutPart>& parts, Slice rows
   return cut;
 }
 
+std::optional<std::int64_t> cut_within_block(const Shape& global, const Box& part,
+                                             std::int64_t block) {
+  expect(global.rank() <= 2, "blocks of a tensor of {} dims", global.rank());
+  if (part.shape.count() == 0) return std::nullopt;
+  const bool matrix = global.rank() == 2;
+  const std::int64_t width = matrix ? global[1] : 1, run = matrix ? part.shape[1] : 1;
+  const std::int64_t column = matrix ? part.offset[1] : 0;
+  const bool whole_rows = run == width;
+  const std::int64_t runs = whole_rows ? 1 : part.shape[0];
+  for (std::int64_t i = 0; i < runs; ++i) {
+    const std::int64_t begin = (part.offset[0] + i) * width + column;
+    const std::int64_t end = begin + (whole_rows ? part.shape[0] * width : run);
+    if (begin % block != 0) return begin;
+    if (end % block != 0 && end != global.count()) return end;
+  }
+  return std::nullopt;
+}
+
 }  // namespace trireme

@@ -3,6 +3,7 @@
 // Allocation, initial values, ZeRO, checkpoints and resharding all ask here.
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/math.h"
@@ -51,6 +52,12 @@ std::vector<CutPart> local_parts(const Shape& global, const TensorCut& cut, Axis
 
 /// The parts again, of local rows [begin, begin + size) alone; `at` counts from row `begin`.
 std::vector<CutPart> rows_of_parts(const std::vector<CutPart>& parts, Slice rows);
+
+/// Where a part of a matrix or vector cuts a block of `block` elements that follow each other in
+/// its row-major order: the first element behind the first such cut, in the global tensor. Not
+/// given where each run of the part begins with a block, and ends with one or with the tensor.
+std::optional<std::int64_t> cut_within_block(const Shape& global, const Box& part,
+                                             std::int64_t block);
 
 /// ZeRO's shard: the rows (dim 0) of a local tensor that rank `shard` owns.
 inline Slice owned_rows(const Shape& local, AxisRank shard) {

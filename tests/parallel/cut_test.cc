@@ -152,5 +152,42 @@ TEST(Cut, every_element_is_owned_as_often_as_it_has_replicas) {
   }
 }
 
+/// Of each rank's part, by the tensor axis and then by ZeRO; -1 where no block is cut.
+std::vector<std::int64_t> cuts_of(const Shape& global, const TensorCut& cut, int tensor, int shards,
+                                  std::int64_t block) {
+  std::vector<std::int64_t> cuts;
+  for (int t = 0; t < tensor; ++t) {
+    const Shape local = local_shape(global, cut, {tensor, t});
+    for (int s = 0; s < shards; ++s) {
+      for (const CutPart& part :
+           rows_of_parts(local_parts(global, cut, {tensor, t}), owned_rows(local, {shards, s})))
+        cuts.push_back(cut_within_block(global, part.box, block).value_or(-1));
+    }
+  }
+  return cuts;
+}
+
+TEST(Cut, blocks_of_the_global_order_are_cut_or_not) {
+  using Cuts = std::vector<std::int64_t>;
+  const TensorCut none, rows = cut_of(0, {{6, 6}}), columns = cut_of(1, {{256, 256}});
+  // Rows of whole blocks: any rows.
+  EXPECT_EQ(cuts_of({6, 128}, rows, 3, 2, 64), (Cuts{-1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(cuts_of({5, 64}, none, 1, 4, 64), (Cuts{-1, -1, -1, -1}));
+  // Rows of a block and a half: an even number of them, or the last.
+  EXPECT_EQ(cuts_of({6, 96}, none, 1, 3, 64), (Cuts{-1, -1, -1}));
+  EXPECT_EQ(cuts_of({6, 96}, rows, 2, 1, 64), (Cuts{288, 288}));
+  EXPECT_EQ(cuts_of({5, 96}, none, 1, 1, 64), (Cuts{-1}));
+  EXPECT_EQ(cuts_of({5, 96}, none, 1, 2, 64), (Cuts{288, 288}));
+  // Columns of each row.
+  EXPECT_EQ(cuts_of({3, 256}, columns, 4, 1, 64), (Cuts{-1, -1, -1, -1}));
+  EXPECT_EQ(cuts_of({3, 256}, columns, 8, 1, 64), (Cuts{32, 32, 96, 96, 160, 160, 224, 224}));
+  // The first row's cut is between blocks, the second row begins within one.
+  EXPECT_EQ(cuts_of({2, 160}, cut_of(1, {{160, 5}}), 5, 1, 64), (Cuts{32, 32, 96, 96, 160}));
+  // A vector.
+  EXPECT_EQ(cuts_of({192}, none, 1, 3, 64), (Cuts{-1, -1, -1}));
+  EXPECT_EQ(cuts_of({100}, none, 1, 1, 64), (Cuts{-1}));
+  EXPECT_EQ(cuts_of({100}, none, 1, 2, 64), (Cuts{50, 50}));
+}
+
 }  // namespace
 }  // namespace trireme
