@@ -22,6 +22,7 @@ struct GroupedGemmHopperKernels;
 struct GroupedGemmQuantizedGpuKernels;
 struct LatentHeadsKernels;
 struct MagnitudeKernels;
+struct Nf4Kernels;
 struct NormKernels;
 struct ProjectionNormKernels;
 struct QuantizeKernels;
@@ -52,6 +53,7 @@ struct GpuKernels {
   const GroupedGemmHopperKernels* grouped_gemm_sm90 = nullptr;            ///< as gemm_sm90
   const LatentHeadsKernels* latent_heads = nullptr;
   const MagnitudeKernels* magnitude = nullptr;
+  const Nf4Kernels* nf4 = nullptr;
   const NormKernels* norm = nullptr;
   const ProjectionNormKernels* projection_norm = nullptr;
   const QuantizeKernels* quantize = nullptr;

@@ -17,6 +17,7 @@
 //   pow2(n)                      2^n for integers -127 < n < 128
 //   scale_by_pow2(x, n)          x 2^floor(n), one rounding
 //   look_up(table, x)            table[the lowest four bits of x]
+//   half_bytes(p, lanes)         the halves of bytes, a byte's upper one first, as such bits
 //   exponent_of, mantissa_of     of normal x > 0
 //   transpose(x)                 x[i], one for each lane, becomes column i
 //   F64                          half as many lanes

@@ -216,6 +216,18 @@ TRIREME_INLINE F32 look_up(const float* table, F32 bits) {
                high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), index);
   return {_mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)))};
 }
+/// The upper half of p[0], its lower half, ... in the lowest four bits of the lanes.
+TRIREME_INLINE F32 half_bytes(const std::uint8_t* p, Full = {}) {
+  int bytes;
+  __builtin_memcpy(&bytes, p, sizeof bytes);
+  const __m256i shifts = _mm256_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24);
+  return {_mm256_castsi256_ps(_mm256_srlv_epi32(_mm256_set1_epi32(bytes), shifts))};
+}
+TRIREME_INLINE F32 half_bytes(const std::uint8_t* p, Tail t) {
+  std::uint8_t bytes[4] = {};
+  for (int i = 0; 2 * i < t.count; ++i) bytes[i] = p[i];
+  return half_bytes(bytes);
+}
 
 /// x[i] becomes column i.
 TRIREME_INLINE void transpose(F32 (&x)[8]) {

@@ -209,6 +209,21 @@ TRIREME_INLINE F32 scale_by_pow2(F32 x, F32 n) { return {_mm512_scalef_ps(x.v, n
 TRIREME_INLINE F32 look_up(const float* table, F32 bits) {
   return {_mm512_permutexvar_ps(_mm512_castps_si512(bits.v), _mm512_loadu_ps(table))};
 }
+/// The upper half of p[0], its lower half, ... in the lowest four bits of the lanes.
+TRIREME_INLINE F32 half_bytes(const std::uint8_t* p, Full = {}) {
+  int bytes[2];
+  __builtin_memcpy(bytes, p, sizeof bytes);
+  const __m512i both =
+      _mm512_inserti64x4(_mm512_set1_epi32(bytes[0]), _mm256_set1_epi32(bytes[1]), 1);
+  const __m512i shifts =
+      _mm512_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24, 4, 0, 12, 8, 20, 16, 28, 24);
+  return {_mm512_castsi512_ps(_mm512_srlv_epi32(both, shifts))};
+}
+TRIREME_INLINE F32 half_bytes(const std::uint8_t* p, Tail t) {
+  std::uint8_t bytes[8] = {};
+  for (int i = 0; 2 * i < __builtin_popcount(t.lanes); ++i) bytes[i] = p[i];
+  return half_bytes(bytes);
+}
 
 /// x[i] becomes column i: pairs of rows, then fours, whose quarters are then gathered.
 TRIREME_INLINE void transpose(F32 (&x)[16]) {

@@ -8,8 +8,9 @@
 namespace trireme {
 
 /// The fp8 types (OCP's OFP8, Micikevicius et al. 2022): kF8E4M3 has no infinity, one NaN (0x7f)
-/// and 448 for its largest value; kF8E5M2 has IEEE's infinities and NaNs, and 57,344.
-enum class DType : std::uint8_t { kF32, kBF16, kF64, kI32, kF8E4M3, kF8E5M2 };
+/// and 448 for its largest value; kF8E5M2 has IEEE's infinities and NaNs, and 57,344. An element of
+/// kNf4x2 is a byte of two codes (tensor/nf4_view.h).
+enum class DType : std::uint8_t { kF32, kBF16, kF64, kI32, kF8E4M3, kF8E5M2, kNf4x2 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
@@ -22,6 +23,7 @@ constexpr std::size_t size_of(DType dtype) {
       return 8;
     case DType::kF8E4M3:
     case DType::kF8E5M2:
+    case DType::kNf4x2:
       return 1;
   }
   return 0;
@@ -29,7 +31,7 @@ constexpr std::size_t size_of(DType dtype) {
 
 constexpr bool is_fp8(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2; }
 
-/// "fp32", "bf16", "fp64", "int32", "e4m3", "e5m2".
+/// "fp32", "bf16", "fp64", "int32", "e4m3", "e5m2", "nf4x2".
 std::string_view name_of(DType dtype);
 
 /// The upper half of an fp32.

@@ -105,7 +105,8 @@ Type type_of(DType dtype, const Place& at) {
       break;
     case DType::kF8E4M3:
     case DType::kF8E5M2:
-      throw InternalError("fp8 codes are in no file");
+    case DType::kNf4x2:
+      throw InternalError("{} codes are in no file", name_of(dtype));
   }
   Type type = copy(H5T_IEEE_F32LE);
   at.check(H5Tset_fields(type.get(), 15, 7, 8, 0, 7), "cannot make a type");

@@ -5,6 +5,7 @@
 #include "kernels/adamw/adamw.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/grad_norm/grad_norm.h"
+#include "kernels/nf4/nf4.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/shards/shards.h"
 
@@ -124,6 +125,25 @@ std::function<void(Context&)> reorder_of(Operands& operands) {
   return [=](Context& context) { reorder(context, to, from, Transpose::kYes); };
 }
 
+/// A frozen weight as it is read, and as it is made of fp32.
+Nf4View nf4_view(Operands& operands, const Shape& shape) {
+  TensorView codes = operands.codes(nf4_codes_shape(shape));
+  codes.dtype = DType::kNf4x2;
+  return {codes, operands.f32(nf4_absmax_shape(shape)), shape};
+}
+std::function<void(Context&)> nf4_quantize_of(Operands& operands) {
+  const Shape shape = largest_weight(operands.size);
+  const Nf4View out = nf4_view(operands, shape);
+  const TensorView x = operands.f32(shape);
+  return [=](Context& context) { nf4_quantize(context, out, x); };
+}
+std::function<void(Context&)> nf4_dequantize_of(Operands& operands) {
+  const Shape shape = largest_weight(operands.size);
+  const Nf4View from = nf4_view(operands, shape);
+  const TensorView x = operands.typed(shape);
+  return [=](Context& context) { nf4_dequantize(context, x, from); };
+}
+
 std::function<void(Context&)> clear_of(Operands& operands) {
   const TensorView to = operands.f32(largest_weight(operands.size));
   return [=](Context& context) { clear(context, to); };
@@ -174,6 +194,8 @@ void add_parameter_ops() {
   add_op("quantize_both_blocks", kBothTypes, quantize_both_of(false));
   add_op("dequantize", kBothTypes, dequantize_of);
   add_op("reorder", kOnlyF32, reorder_of);
+  add_op("nf4_quantize", kOnlyF32, nf4_quantize_of);
+  add_op("nf4_dequantize", kBothTypes, nf4_dequantize_of);
   add_op("accumulate", kBothTypes, accumulate_of);
   add_op("column_sum", kBothTypes, column_sum_of);
   add_op("pack_shards", kBothTypes, pack_shards_of);

@@ -17,6 +17,7 @@
 #include "kernels/grad_norm/grad_norm.h"
 #include "kernels/grouped_gemm/grouped_gemm.h"
 #include "kernels/latent_heads/latent_heads.h"
+#include "kernels/nf4/nf4.h"
 #include "kernels/norm/norm.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/rope/rope.h"
@@ -424,6 +425,17 @@ TEST_F(OpWorkTest, fp8_moves_codes_and_scales_once) {
   gemm_quantized(context_, product);
   EXPECT_EQ(trace_.totals()[0].type, DType::kF8E4M3);
   expect_work("gemm_fp8", 2 * kT * kT * 200, 4 * kT * kT + 2 * (kPadded + kScales));
+}
+
+TEST_F(OpWorkTest, nf4_moves_half_a_byte_and_a_sixteenth_an_element) {
+  constexpr std::int64_t kCount = kT * 200, kCoded = kCount / 2 + 4 * ((kCount + 63) / 64);
+  const Shape shape{kT, 200};
+  const Nf4View coded{make(DType::kNf4x2, nf4_codes_shape(shape)), f32(nf4_absmax_shape(shape)),
+                      shape};
+  nf4_quantize(context_, coded, f32(shape));
+  expect_work("nf4_quantize", 0, 4 * kCount + kCoded);
+  nf4_dequantize(context_, bf16(shape), coded);
+  expect_work("nf4_dequantize", 0, 2 * kCount + kCoded);
 }
 
 TEST_F(OpWorkTest, without_a_trace_nothing_is_recorded) {

@@ -163,6 +163,7 @@ std::vector<double> TestTensor::values() const {
         break;
       case DType::kF8E4M3:
       case DType::kF8E5M2:
+      case DType::kNf4x2:
         values[i] = std::to_integer<int>(data()[i]);  // the code
         break;
     }
@@ -186,6 +187,7 @@ void TestTensor::set(std::int64_t index, double value) {
       break;
     case DType::kF8E4M3:
     case DType::kF8E5M2:
+    case DType::kNf4x2:
       data()[index] = static_cast<std::byte>(value);
       break;
   }

@@ -7,7 +7,7 @@
 
 namespace trireme::TRIREME_ISA::wide {
 
-using v8::Full;
+struct Full {};
 using Half = v8::F32;
 
 struct Tail {
@@ -100,6 +100,12 @@ TRIREME_INLINE F32 scale_by_pow2(F32 a, F32 n) {
 }
 TRIREME_INLINE F32 look_up(const float* table, F32 bits) {
   return {look_up(table, bits.low), look_up(table, bits.high)};
+}
+TRIREME_INLINE F32 half_bytes(const std::uint8_t* p, Full = {}) {
+  return {v8::half_bytes(p), v8::half_bytes(p + 4)};
+}
+TRIREME_INLINE F32 half_bytes(const std::uint8_t* p, Tail t) {
+  return {v8::half_bytes(p, t.low), v8::half_bytes(p + 4, t.high)};
 }
 
 TRIREME_INLINE void transpose(F32 (&x)[16]) {
