@@ -16,7 +16,7 @@ ShardsArgs checked(const char* op, const Context& context, ConstTensorView shard
                    ConstTensorView local, const ShardPart& of) {
   const ArgumentChecker check(op);
   check.rank("shards", shards_ON, 2);
-  if (!is_fp8(local.dtype)) check.floating("local", local.dtype);
+  if (size_of(local.dtype) != 1) check.floating("local", local.dtype);
   const std::int64_t here = shards_ON.shape[0];
   const ShardTable& table = of.table;
   const bool rounded = shards_ON.dtype == DType::kBF16 && local.dtype == DType::kF32;

@@ -70,7 +70,7 @@ template <bool kPack>
 void copy(const ShardsArgs& args) {
   if (args.shards_type == DType::kF32) return copy_of<kPack, float, float>(args);
   if (args.local_type == DType::kF32) return copy_of<kPack, BFloat16, float>(args);
-  if (is_fp8(args.local_type)) return copy_of<kPack, std::uint8_t, std::uint8_t>(args);
+  if (size_of(args.local_type) == 1) return copy_of<kPack, std::uint8_t, std::uint8_t>(args);
   copy_of<kPack, BFloat16, BFloat16>(args);
 }
 

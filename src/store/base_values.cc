@@ -5,6 +5,7 @@
 
 #include "base/math.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/nf4/nf4.h"
 #include "tensor/transfer.h"
 
 namespace trireme {
@@ -19,7 +20,7 @@ BaseValues::BaseValues(Context& context, ParamStore& store) : context_(context),
       continue;
     }
     begins_.push_back(size);
-    const std::int64_t count = store.base_rows(i).count();
+    const std::int64_t count = store.base_shape(i).count();
     size += round_up(count, kAlignment);
     largest = std::max(largest, count);
   }
@@ -30,7 +31,7 @@ BaseValues::BaseValues(Context& context, ParamStore& store) : context_(context),
 TensorView BaseValues::host_rows(ParamIndex index) const {
   const auto begin = static_cast<std::size_t>(begins_[static_cast<std::size_t>(index)]);
   return {const_cast<std::byte*>(memory_.data()) + begin * sizeof(float), DType::kF32,
-          store_.base_rows(index).shape};
+          store_.base_shape(index)};
 }
 
 TensorView BaseValues::rows(ParamIndex index) {
@@ -75,6 +76,10 @@ void BaseValues::give(std::deque<QuantizedRefresh>& fp8) {
   join();
   for (ParamIndex i = 0; i < static_cast<int>(begins_.size()); ++i) {
     if (begins_[static_cast<std::size_t>(i)] < 0) continue;
+    if (store_.params()[static_cast<std::size_t>(i)].nf4) {
+      if (store_.base_shape(i).count() > 0) nf4_quantize(context_, store_.base_nf4(i), rows(i));
+      continue;
+    }
     const TensorView to = store_.base_rows(i);
     if (to.count() == 0 || to.dtype == DType::kF8E4M3) continue;
     const TensorView from = rows(i);

@@ -53,6 +53,7 @@ struct ParamMeta {
   TensorCut cut = {};  ///< on the tensor axis
   Ownership ownership = Ownership::kRows;
   std::optional<Fp8Copy> fp8 = {};  ///< else products read it in the compute type
+  bool nf4 = false;                 ///< of the base: products read it from codes in NF4
   bool in_f32 = false;              ///< a model that computes in bf16 reads it in fp32 all the same
   bool trainable = true;            ///< else it has no gradient and no state of the optimizer
   /// What adapters stand beside (AdapterConfig): not trained, read anew at each start, in no

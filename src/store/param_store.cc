@@ -30,7 +30,7 @@ Sizes sizes_of(const StoreLayout& layout, const StoreLayout& trained, const Layo
   // In fp32 the values are the weights, so that stages 1 and 2 hold them whole.
   sizes.values = whole_or_owned(stage == 0 || (!rounded && stage < 3), layout);
   for (const WeightForm form : kWeightForms) {
-    if (rounded || form == WeightForm::kFp8)
+    if (rounded || is_coded(form))
       sizes.weights[static_cast<std::size_t>(form)] = whole_or_owned(stage < 3, layout_of(form));
   }
   if (!contents.states.empty()) sizes.state = whole_or_owned(stage == 0, trained);
@@ -41,7 +41,7 @@ Sizes sizes_of(const StoreLayout& layout, const StoreLayout& trained, const Layo
 std::vector<ParamMeta> as_computed(std::vector<ParamMeta> params, DType compute) {
   for (ParamMeta& param : params) {
     param.in_f32 = param.in_f32 && compute == DType::kBF16;
-    param.in_values = !param.base || compute != DType::kBF16;
+    param.in_values = !param.base || (compute != DType::kBF16 && !param.nf4);
   }
   return params;
 }
@@ -51,13 +51,16 @@ TensorView part(const TensorView& flat, std::int64_t begin, Shape shape) {
   return {flat.data + static_cast<std::size_t>(begin) * size_of(flat.dtype), flat.dtype, shape};
 }
 
-/// Of memory in the local layout from element `origin` on.
-TensorView local_part(const StoreLayout& layout, const TensorView& flat, std::int64_t origin,
-                      ParamRange range) {
-  return part(flat, layout.local_offset(range.first) - origin, layout.fused_shape(range));
-}
-
 }  // namespace
+
+ParamStore::Forms ParamStore::make_forms(const std::vector<ParamMeta>& params,
+                                         const ParamDistribution& distribution) {
+  const auto make = [&](WeightForm form) {
+    return Form{StoreLayout(params, distribution, StoreLayout::of_form(form)), {}, {}};
+  };
+  return {make(WeightForm::kCompute), make(WeightForm::kFp8), make(WeightForm::kF32),
+          make(WeightForm::kNf4), make(WeightForm::kNf4Absmax)};
+}
 
 ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StoreContents contents,
                        Device device, const ParamDistribution& distribution)
@@ -66,9 +69,7 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StoreConten
       contents_(std::move(contents)),
       layout_(params_, distribution),
       trained_(params_, distribution, StoreLayout::Of::kGradients),
-      forms_{Form{StoreLayout(params_, distribution, StoreLayout::Of::kComputeWeights), {}, {}},
-             Form{StoreLayout(params_, distribution, StoreLayout::Of::kFp8Weights), {}, {}},
-             Form{StoreLayout(params_, distribution, StoreLayout::Of::kF32Weights), {}, {}}},
+      forms_(make_forms(params_, distribution)),
       quantized_(params_, distribution) {
   const Sizes sizes = sizes_of(
       layout_, trained_, [&](WeightForm form) -> const StoreLayout& { return layout(form); },
@@ -116,7 +117,8 @@ TensorView ParamStore::owned_part(const StoreLayout& layout, const Buffer& buffe
   const Shape shape = layout.owned_shape(index);
   if (in == In::kShard) return part(buffer.view(), layout.shard_offset(index), shape);
   const Slice rows = layout.owned(index);
-  return local_part(layout, buffer.view(), 0, {index, index}).rows(rows.begin, rows.size);
+  return part(buffer.view(), layout.local_offset(index), layout.local_shape(index))
+      .rows(rows.begin, rows.size);
 }
 
 ParamStore::In ParamStore::masters() const {
@@ -128,16 +130,34 @@ ParamStore::Lease::~Lease() {
   if (store_ != nullptr && store_->source_ != nullptr) store_->source_->release(block_);
 }
 
-TensorView ParamStore::leased(int block, WeightForm form, ParamRange range) const {
-  const ParamMeta& first = params_.at(static_cast<std::size_t>(range.first));
-  expect(first.block == block, "{} is not of block {}", first.name, block);
-  expect(trireme::form_of(first) == form, "{} in another form", first.name);
+TensorView ParamStore::leased(int block, WeightForm form, ParamIndex first,
+                              const Shape& shape) const {
+  const ParamMeta& param = params_.at(static_cast<std::size_t>(first));
+  expect(param.block == block, "{} is not of block {}", param.name, block);
+  expect(trireme::form_of(param) == (form == WeightForm::kNf4Absmax ? WeightForm::kNf4 : form),
+         "{} in another form", param.name);
   const StoreLayout& layout = this->layout(form);
-  if (layout.zero_stage() == 3) {
-    return local_part(layout, form_of(form).placed[static_cast<std::size_t>(block)],
-                      layout.local_block(block).begin, range);
+  const std::int64_t begin = layout.local_offset(first);
+  if (layout.zero_stage() < 3) return part(weights(form), begin, shape);
+  return part(form_of(form).placed[static_cast<std::size_t>(block)],
+              begin - layout.local_block(block).begin, shape);
+}
+
+TensorView ParamStore::leased(int block, WeightForm form, ParamRange range) const {
+  return leased(block, form, range.first, layout(form).fused_shape(range));
+}
+
+ConstNf4View ParamStore::Lease::nf4(ParamRange range) const {
+  const StoreLayout& layout = store_->layout(WeightForm::kNf4);
+  for (ParamIndex i = range.first; i < range.last; ++i) {
+    const Shape& shape = layout.local_shape(i);
+    expect(shape.count() % kNf4Block == 0, "{} stands before others and ends within a block",
+           shape.text());
   }
-  return local_part(layout, weights(form), 0, range);
+  const Shape shape = layout.fused_shape(range);
+  return Nf4View(
+      store_->leased(block_, WeightForm::kNf4, range.first, nf4_codes_shape(shape)),
+      store_->leased(block_, WeightForm::kNf4Absmax, range.first, nf4_absmax_shape(shape)), shape);
 }
 
 ConstTensorView ParamStore::Lease::weight(ParamRange range) const {
@@ -235,7 +255,9 @@ TensorView ParamStore::owned_weight(WeightForm form, ParamIndex index) const {
 }
 
 TensorView ParamStore::copy(ParamIndex index) const {
-  if (compute_ != DType::kBF16 || quantized_.has(index)) return {};
+  if (compute_ != DType::kBF16 ||
+      is_coded(trireme::form_of(params_[static_cast<std::size_t>(index)])))
+    return {};
   return owned_weight(trireme::form_of(params_[static_cast<std::size_t>(index)]), index);
 }
 
@@ -329,8 +351,8 @@ void bring(Context& context, TensorView to, const TensorView& host) {
 
 void ParamStore::initialise(Context& context, std::uint64_t seed) {
   for (ParamIndex index = 0; index < static_cast<int>(params_.size()); ++index) {
-    if (!has_value(index)) continue;
     const ParamMeta& param = params_[static_cast<std::size_t>(index)];
+    if (!has_value(index) || param.nf4) continue;
     const TensorView owned = param.base ? base_rows(index) : value(index);
     if (owned.count() == 0 || owned.dtype == DType::kF8E4M3) continue;
     const bool rounded = owned.dtype != DType::kF32;
@@ -431,7 +453,20 @@ State ParamStore::base_state(const std::function<std::byte*(ParamIndex)>& rows_o
 
 TensorView ParamStore::base_rows(ParamIndex index) const {
   const ParamMeta& param = params_[static_cast<std::size_t>(index)];
+  expect(!param.nf4, "{} has no rows but codes in NF4", param.name);
   return param.in_values ? value(index) : owned_weight(trireme::form_of(param), index);
+}
+
+Nf4View ParamStore::base_nf4(ParamIndex index) const {
+  const Shape shape = base_shape(index);
+  const auto owned = [&](WeightForm form, const Shape& of) {
+    const StoreLayout& layout = this->layout(form);
+    return part(weights(form),
+                layout.zero_stage() < 3 ? layout.local_offset(index) : layout.shard_offset(index),
+                of);
+  };
+  return {owned(WeightForm::kNf4, nf4_codes_shape(shape)),
+          owned(WeightForm::kNf4Absmax, nf4_absmax_shape(shape)), shape};
 }
 
 State state_boxes(const std::vector<ParamMeta>& params, const std::vector<OptimizerState>& states,

@@ -6,6 +6,7 @@
 //   ZeRO stage        0        1        2        3
 //   weights           whole    whole    whole    owned, gathered block by block
 //   fp8 scales        whole    whole    whole    whole
+//   base              whole    whole    whole    owned, gathered block by block   (ParamMeta::base)
 //   fp32 masters      whole    owned    owned    owned      (bf16; in fp32 the weights themselves)
 //   gradients         whole    whole    owned    owned      (2, 3: one block whole at a time)
 //   optimizer state   whole    owned    owned    owned
@@ -26,6 +27,7 @@
 #include "store/state.h"
 #include "store/store_layout.h"
 #include "tensor/buffer.h"
+#include "tensor/nf4_view.h"
 #include "tensor/quantized_segments.h"
 
 namespace trireme {
@@ -85,6 +87,9 @@ class ParamStore {
     [[nodiscard]] ConstQuantizedView quantized(ParamRange range) const;
     /// Its transpose, padded along what were rows: made when it is first asked for.
     [[nodiscard]] ConstQuantizedView turned(Context& context, ParamRange range) const;
+    /// Of parameters in NF4, which have no `weight`. Of a fused range all but the last are whole
+    /// blocks.
+    [[nodiscard]] ConstNf4View nf4(ParamRange range) const;
     /// The same of a fused range that is many matrices of `each` parameters (experts).
     [[nodiscard]] ConstQuantizedMatrices quantized(ParamRange range, int each) const;
     [[nodiscard]] ConstQuantizedMatrices turned(Context& context, ParamRange range, int each) const;
@@ -134,7 +139,8 @@ class ParamStore {
   void codes_changed(int block);
   void codes_changed();
 
-  /// Initial values by (seed, name, global index), made on the host: equal bits on any mesh.
+  /// Initial values by (seed, name, global index), made on the host: equal bits on any mesh. None of
+  /// what stands in codes without an fp32 value.
   void initialise(Context& context, std::uint64_t seed);
   /// Rounds the owned values into their bf16 copies; nothing in fp32.
   void refresh_copies(Context& context);
@@ -151,8 +157,12 @@ class ParamStore {
   /// "parameters/NAME" in fp32 of the base (ParamMeta::base): the boxes of this rank's rows, in
   /// memory that `rows_of` names.
   [[nodiscard]] State base_state(const std::function<std::byte*(ParamIndex)>& rows_of) const;
-  /// Those rows as products read them: fp32, bf16, or codes in fp8.
+  [[nodiscard]] Shape base_shape(ParamIndex index) const {
+    return base_layout(index).owned_shape(index);
+  }
+  /// Those rows as products read them: fp32, bf16, or codes in fp8; of parameters in NF4 the other.
   [[nodiscard]] TensorView base_rows(ParamIndex index) const;
+  [[nodiscard]] Nf4View base_nf4(ParamIndex index) const;
 
   struct Bytes {
     std::int64_t parameters = 0, gradients = 0, optimizer = 0;
@@ -171,15 +181,21 @@ class ParamStore {
     Buffer memory;
     std::vector<TensorView> placed;  // stage 3: of each block
   };
+  using Forms = std::array<Form, kWeightForms.size()>;
+  static Forms make_forms(const std::vector<ParamMeta>& params,
+                          const ParamDistribution& distribution);
   [[nodiscard]] const Form& form_of(WeightForm form) const {
     return forms_[static_cast<std::size_t>(form)];
   }
   /// What leases read: in fp32 the values.
   [[nodiscard]] TensorView weights(WeightForm form) const {
     const TensorView own = form_of(form).memory.view();
-    return own.given() || form == WeightForm::kFp8 ? own : values_.view();
+    return own.given() || is_coded(form) ? own : values_.view();
   }
   [[nodiscard]] TensorView leased(int block, WeightForm form, ParamRange range) const;
+  /// The same, `shape` of that form's units from where `first` begins.
+  [[nodiscard]] TensorView leased(int block, WeightForm form, ParamIndex first,
+                                  const Shape& shape) const;
   [[nodiscard]] TensorView owned_weight(WeightForm form, ParamIndex index) const;
   [[nodiscard]] In masters() const;
   [[nodiscard]] const StoreLayout& base_layout(ParamIndex index) const;
@@ -191,7 +207,7 @@ class ParamStore {
   StoreLayout layout_, trained_;
   WeightSource* source_ = nullptr;
   Buffer values_;
-  std::array<Form, kWeightForms.size()> forms_;
+  Forms forms_;
   QuantizedLayout quantized_;
   Buffer largest_, scales_;
   Buffer turned_scales_, turned_;           // the latter to stage 2

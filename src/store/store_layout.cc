@@ -1,13 +1,21 @@
 #include "store/store_layout.h"
 
 #include <algorithm>
+#include <numeric>
+
+#include "tensor/nf4_view.h"
 
 namespace trireme {
 
 namespace {
 // Groups begin on a cache line, so that vector loads of weights are aligned.
 std::int64_t alignment_elements(StoreLayout::Of of) {
-  return of == StoreLayout::Of::kFp8Weights ? 64 : 16;
+  return of == StoreLayout::Of::kFp8Weights || of == StoreLayout::Of::kNf4Weights ? 64 : 16;
+}
+
+std::int64_t elements_of_unit(StoreLayout::Of of) {
+  if (of == StoreLayout::Of::kNf4Absmax) return kNf4Block;
+  return of == StoreLayout::Of::kNf4Weights ? 2 : 1;
 }
 
 bool lacks_room(const ParamMeta& param, StoreLayout::Of of) {
@@ -22,6 +30,9 @@ bool lacks_room(const ParamMeta& param, StoreLayout::Of of) {
       return form_of(param) != WeightForm::kFp8;
     case StoreLayout::Of::kF32Weights:
       return form_of(param) != WeightForm::kF32;
+    case StoreLayout::Of::kNf4Weights:
+    case StoreLayout::Of::kNf4Absmax:
+      return form_of(param) != WeightForm::kNf4;
   }
   throw InternalError("a layout of no kind");
 }
@@ -33,9 +44,39 @@ struct SharedRoom {
 };
 }  // namespace
 
+StoreLayout::Of StoreLayout::of_form(WeightForm form) {
+  switch (form) {
+    case WeightForm::kCompute:
+      return Of::kComputeWeights;
+    case WeightForm::kFp8:
+      return Of::kFp8Weights;
+    case WeightForm::kF32:
+      return Of::kF32Weights;
+    case WeightForm::kNf4:
+      return Of::kNf4Weights;
+    case WeightForm::kNf4Absmax:
+      return Of::kNf4Absmax;
+  }
+  throw InternalError("weights of no form");
+}
+
+std::int64_t StoreLayout::units_of(std::int64_t elements) const {
+  return ceil_div(elements, unit_);
+}
+
+std::int64_t StoreLayout::rows_together(const Shape& shape, int owners) const {
+  if (unit_ == 1) return 1;
+  if (owners == 1) return shape[0];
+  const std::int64_t rows = kNf4Block / std::gcd(shape.count() / shape[0], kNf4Block);
+  expect(rows == 1 || shape[0] % (rows * owners) == 0,
+         "rows of {} among {} ranks, whose blocks of {} are {} rows", shape.text(), owners,
+         kNf4Block, rows);
+  return rows;
+}
+
 StoreLayout::StoreLayout(const std::vector<ParamMeta>& params,
                          const ParamDistribution& distribution, Of of)
-    : distribution_(distribution) {
+    : distribution_(distribution), unit_(elements_of_unit(of)) {
   for (const Distribution& view : distribution.views)
     expect(distribution.sharded() || view.shard.extent == 1, "shards without ZeRO");
   const std::int64_t alignment = alignment_elements(of);
@@ -79,16 +120,18 @@ StoreLayout::StoreLayout(const std::vector<ParamMeta>& params,
                       : param.ownership == Ownership::kRows ? kAllRanks
                                                             : whole++ % view.shard.extent);
     if (!has_room(index)) continue;
-    local += padded_.back().count();
+    local += units_of(padded_.back().count());
     if (everywhere) continue;
     if (owners_.back() == kAllRanks) {
       // even_slice gives the first rank the most.
       if (shape.count() > 0)
-        shard += even_slice(shape[0], view.shard.extent, 0).size * (shape.count() / shape[0]);
+        shard +=
+            units_of(even_slice(shape[0], view.shard.extent, 0).size * (shape.count() / shape[0]));
     } else if (room.taken % view.shard.extent != 0 && shape.count() <= room.size) {
       shard_.back() = room.begin;
       ++room.taken;
     } else {
+      expect(unit_ == 1, "{} is owned whole, in codes", param.name);
       room = {shard, shape.count(), 1};
       shard += room.size;
     }
@@ -123,9 +166,10 @@ std::vector<ShardedTensor> StoreLayout::sharded_tensors(int block, MeshView view
   for (ParamIndex i = range.first; i <= range.last; ++i) {
     const Shape& shape = shapes_[at(i)];
     if (!has_room(i) || owners_[at(i)] == kEveryRank || shape.count() == 0) continue;
+    const std::int64_t together = rows_together(shape, distribution_.of(view).shard.extent);
     tensors.push_back({local_[at(i)] - local_block(block).begin,
-                       shard_[at(i)] - shard_block(block, view).begin, shape[0],
-                       shape.count() / shape[0], owners_[at(i)]});
+                       shard_[at(i)] - shard_block(block, view).begin, shape[0] / together,
+                       units_of(shape.count() / shape[0] * together), owners_[at(i)]});
   }
   return tensors;
 }

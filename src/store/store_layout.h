@@ -13,19 +13,36 @@
 
 namespace trireme {
 
-/// In which form the model reads a parameter: the compute type, codes in fp8, or fp32 where the
-/// compute type is bf16.
-enum class WeightForm : std::uint8_t { kCompute, kFp8, kF32 };
+/// In which form the model reads a parameter: the compute type, codes in fp8, fp32 where the
+/// compute type is bf16, or codes in NF4, whose blocks' magnitudes are a form beside them.
+enum class WeightForm : std::uint8_t { kCompute, kFp8, kF32, kNf4, kNf4Absmax };
 inline constexpr std::array kWeightForms = {WeightForm::kCompute, WeightForm::kFp8,
-                                            WeightForm::kF32};
+                                            WeightForm::kF32, WeightForm::kNf4,
+                                            WeightForm::kNf4Absmax};
+/// Never kNf4Absmax.
 inline WeightForm form_of(const ParamMeta& param) {
+  if (param.nf4) return WeightForm::kNf4;
   if (param.fp8) return WeightForm::kFp8;
   return param.in_f32 ? WeightForm::kF32 : WeightForm::kCompute;
 }
 /// Of its elements, where the model computes in `compute`.
 inline DType type_of(WeightForm form, DType compute) {
-  if (form == WeightForm::kFp8) return DType::kF8E4M3;
-  return form == WeightForm::kF32 ? DType::kF32 : compute;
+  switch (form) {
+    case WeightForm::kFp8:
+      return DType::kF8E4M3;
+    case WeightForm::kNf4:
+      return DType::kNf4x2;
+    case WeightForm::kF32:
+    case WeightForm::kNf4Absmax:
+      return DType::kF32;
+    case WeightForm::kCompute:
+      return compute;
+  }
+  throw InternalError("weights of no form");
+}
+/// Whether it has memory of its own where the model computes in fp32: else the values are read.
+inline bool is_coded(WeightForm form) {
+  return form != WeightForm::kCompute && form != WeightForm::kF32;
 }
 
 /// Two flat layouts of the same parameters: *local*, whole as the tensor axis shards them, groups
@@ -33,15 +50,24 @@ inline DType type_of(WeightForm form, DType compute) {
 /// parameter's rows take the room of the largest shard there, so that offsets are the same for all
 /// owners and a block of shards is one rank's part of a gather or a reduction. Parameters that are
 /// owned whole (Ownership) go to the ranks in turn, and those of as many owners share a room.
+///
+/// Shapes and rows are in elements; offsets and sizes too but of NF4, where they are in bytes of
+/// two codes, or blocks. Of those a row, or a few that each owner has a multiple of, is whole
+/// blocks wherever ranks share a parameter (InternalError).
 class StoreLayout {
  public:
   /// Which parameters have room: all for values, trained ones for gradients and states; for weights
   /// as the model reads them those of one form.
-  enum class Of : std::uint8_t { kValues, kGradients, kComputeWeights, kFp8Weights, kF32Weights };
-  static Of of_form(WeightForm form) {
-    if (form == WeightForm::kFp8) return Of::kFp8Weights;
-    return form == WeightForm::kF32 ? Of::kF32Weights : Of::kComputeWeights;
-  }
+  enum class Of : std::uint8_t {
+    kValues,
+    kGradients,
+    kComputeWeights,
+    kFp8Weights,
+    kF32Weights,
+    kNf4Weights,
+    kNf4Absmax
+  };
+  static Of of_form(WeightForm form);
   StoreLayout(const std::vector<ParamMeta>& params, const ParamDistribution& distribution,
               Of of = Of::kValues);
 
@@ -109,6 +135,9 @@ class StoreLayout {
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
   static constexpr int kEveryRank = -3, kNobody = -2, kAllRanks = -1;
   [[nodiscard]] Slice rows_of(ParamIndex index, AxisRank rank) const;
+  /// Of a parameter that ranks share, rows that move together.
+  [[nodiscard]] std::int64_t rows_together(const Shape& shape, int owners) const;
+  [[nodiscard]] std::int64_t units_of(std::int64_t elements) const;
   /// Those of a block that are of a view; not given where there are none.
   [[nodiscard]] ParamRange params_of(int block, MeshView view) const;
   [[nodiscard]] Slice without_rows(Slice local) const;
@@ -118,6 +147,7 @@ class StoreLayout {
   }
 
   ParamDistribution distribution_;
+  std::int64_t unit_;            // elements that offsets and sizes count
   std::vector<MeshView> views_;  // of each parameter
   std::vector<Fuse> fused_;
   std::vector<int> owners_;  // the rank that owns all of it; kAllRanks: each some rows; kEveryRank
