@@ -8,8 +8,7 @@
 namespace trireme {
 
 const std::vector<Unbuilt>& unbuilt_features() {
-  static const std::vector<Unbuilt> list = {{"lora.dropout", {"0"}},
-                                            {"lora.base", {"\"compute\"", "\"fp32\""}}};
+  static const std::vector<Unbuilt> list = {{"lora.dropout", {"0"}}};
   return list;
 }
 

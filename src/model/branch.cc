@@ -78,6 +78,7 @@ void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView 
       return pass.fp8->forward_gathered(y_TN, x_TC, weights, epilogue);
     return pass.linear_forward(y_TN, x_TC, weights, epilogue);  // a scale is that of all rows
   }
+  const LinearWeights of_parts = pass.for_parts(weights);
   pass.tensor.use_gathered(
       x_TC, pass.tensor.start_all_gather(x_TC), [&](std::int64_t first, std::int64_t count) {
         const auto then = [&](Context& context, std::int64_t begin, std::int64_t rows) {
@@ -86,7 +87,7 @@ void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView 
         LinearEpilogue part = epilogue.rows(first, count);
         if (epilogue.then.given()) part.then = then;
         pass.linear_forward(y_TN.rows(first, count), x_TC.rows(first, count),
-                            weights.rows(first, count), part);
+                            of_parts.rows(first, count), part);
       });
 }
 
@@ -104,6 +105,7 @@ void row_parallel_forward(const LayerPass& pass, TensorView y_TC, ConstTensorVie
     epilogue.then = then;
     return pass.linear_forward(y_TC, x_TN, weights, epilogue);
   }
+  weights = pass.for_parts(weights);
   if (!pass.tensor.first()) weights.bias = {};
   if (weights.fp8 != nullptr) {
     pass.linear_forward(y_TC, x_TN, weights);

@@ -37,7 +37,7 @@ struct LayerPass {
   ConstTensorView positions;  ///< [T] i32
   AttentionMask mask;
   const Fp8Products* fp8 = nullptr;  ///< where products are in fp8
-  /// In generation, which reads fp8 weights as bf16: room for the largest.
+  /// Where weights in NF4 are read, or in generation in fp8: room for the largest, widened.
   TensorView widened = {};
   const ExpertsPass* experts = nullptr;  ///< in a model with experts
   AdapterScratch adapters = {};          ///< in a model with adapters
@@ -62,7 +62,12 @@ struct LayerPass {
       return adapted_backward_input(*this, dx_TK, dy_TN, weights, epilogue);
     if (weights.fp8 != nullptr) return fp8->backward_input(dx_TK, dy_TN, weights, epilogue);
     const BatchInvariance alone(context, takes_parts());
-    trireme::linear_backward_input(context, dx_TK, dy_TN, weights, epilogue);
+    trireme::linear_backward_input(context, dx_TK, dy_TN, widen(context, weights, widened),
+                                   epilogue);
+  }
+  /// For a product that is made in parts: those in NF4 are widened once, until the next product.
+  [[nodiscard]] LinearWeights for_parts(const LinearWeights& weights) const {
+    return weights.nf4 ? widen(context, weights, widened) : weights;
   }
   void linear_backward_weight(const LinearGradients& gradients, ConstTensorView dy_TN,
                               ConstTensorView x_TK) const {
@@ -221,9 +226,10 @@ struct BranchBackward {
       return pass.linear_backward(dx_TN, dy_TC, weights.out, epilogue, gradients_of_out(),
                                   [&] { return x; });
     }
+    const LinearWeights out = pass.for_parts(weights.out);
     const auto product = [&](std::int64_t first, std::int64_t count) {
       pass.linear_backward_input(dx_TN.rows(first, count), dy_TC.rows(first, count),
-                                 weights.out.rows(first, count), epilogue.rows(first, count));
+                                 out.rows(first, count), epilogue.rows(first, count));
     };
     if (weights.out.fp8 == nullptr) return pass.tensor.use_gathered(dy_TC, std::move(dy), product);
     dy.wait();  // a scale is that of all rows
@@ -239,10 +245,11 @@ struct BranchBackward {
       in_input(weights);
       return pass.tensor.reduce(left.n_TC);
     }
+    const LinearWeights in = pass.for_parts(weights.in);
     pass.tensor.make_reduced(
         pass.context, left.n_TC, scratch_TC, [&](std::int64_t first, std::int64_t count) {
           pass.linear_backward_input(left.n_TC.rows(first, count), left.din_TX.rows(first, count),
-                                     weights.in.rows(first, count));
+                                     in.rows(first, count));
         });
   }
   /// From n's gradient, which gives way to n, to that of s.

@@ -31,14 +31,15 @@ CacheShapes cache_shapes(const ModelConfig& local, std::int64_t tokens) {
   return {{tokens, attention.kv_size()}, {tokens, attention.kv_size()}};
 }
 
-std::int64_t widest_fp8_weight(const ModelParams& params, const ParamStore& store) {
+/// Of weights that stand in fp8 or NF4.
+std::int64_t widest_coded_weight(const ModelParams& params, const ParamStore& store) {
   std::int64_t most = 0;
   const auto widen = [&](ParamRange range) {
-    most = std::max(most, store.layout(WeightForm::kFp8).fused_shape(range).count());
+    most = std::max(most, store.layout().fused_shape(range).count());
   };
   for (const BlockParams& block : only_chunk(params).blocks) {
     BlockParams::each_linear(block, [&](const LinearParams& linear) {
-      if (linear.fp8) widen(linear.weight);
+      if (linear.fp8 || linear.nf4) widen(linear.weight);
     });
     for (const ExpertLinearParams* experts : {&block.experts.in, &block.experts.out})
       if (experts->fp8) widen(experts->weight);
@@ -77,7 +78,7 @@ Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams&
         cache_shapes(local_, shape.pages_of_layer(attention) * kAttentionPage);
     caches_.push_back({make(cache.k), make(cache.v), places_of(attention)});
   }
-  if (const std::int64_t widest = widest_fp8_weight(params, store); widest > 0)
+  if (const std::int64_t widest = widest_coded_weight(params, store); widest > 0)
     widened_ = Buffer(store.compute(), {widest}, context.device());
   const CacheShapes ordered = cache_shapes(local_, shape.length);
   ordered_k_ = make(ordered.k);

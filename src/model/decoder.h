@@ -141,7 +141,7 @@ class Decoder final : private ForwardProgram {
     std::size_t places;  ///< of places_
   };
   std::vector<LayerCache> caches_;
-  Buffer widened_;                // a weight that stands in fp8
+  Buffer widened_;                // a weight that stands in fp8 or NF4
   Buffer ordered_k_, ordered_v_;  // of one layer and sequence, where a part goes alone
   Memory latent_memory_;
   LatentDecoding latent_;  // likewise

@@ -4,6 +4,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm_quantized.h"
+#include "kernels/nf4/nf4.h"
 #include "kernels/quantize/quantize.h"
 #include "store/quantized_layout.h"
 
@@ -215,13 +216,37 @@ Fp8Gathered fp8_gathered(Fp8Recipe recipe, const ScaleDim& columns, std::int64_t
   return {codes, 4 * tokens * along.blocks(), 0};
 }
 
+namespace {
+
+/// Rows of `weight` of as many parameters at a time as their blocks lie behind each other.
+void widen_nf4(Context& context, TensorView weight, const LinearWeights& weights) {
+  const StoreLayout& layout = weights.lease->layout();
+  std::int64_t row = 0;
+  for (ParamIndex first = weights.range.first; first <= weights.range.last;) {
+    ParamIndex last = first;
+    while (last < weights.range.last && layout.local_shape(last).count() % kNf4Block == 0) ++last;
+    const ConstNf4View codes = weights.lease->nf4({first, last});
+    nf4_dequantize(context, weight.rows(row, codes.shape[0]), codes);
+    row += codes.shape[0];
+    first = last + 1;
+  }
+}
+
+}  // namespace
+
 LinearWeights widen(Context& context, const LinearWeights& weights, TensorView memory) {
-  if (weights.fp8 == nullptr) return weights;
-  const ConstQuantizedView quantized = weights.lease->quantized(weights.range);
-  const Shape& shape = quantized.codes.shape;
+  if (weights.fp8 == nullptr && !weights.nf4) return weights;
+  LinearWeights widened = weights;
+  widened.fp8 = nullptr;
+  widened.nf4 = false;
+  const Shape shape = weights.lease->layout().fused_shape(weights.range);
   const TensorView weight = memory.rows(0, shape.count()).reshape(shape);
-  dequantize(context, weight, quantized);
-  return {weight, weights.bias, weights.in_out};
+  if (weights.nf4)
+    widen_nf4(context, weight, weights);
+  else
+    dequantize(context, weight, weights.lease->quantized(weights.range));
+  widened.weight = weight;
+  return widened;
 }
 
 void Fp8Products::forward(TensorView y_TN, ConstTensorView x_TK, const LinearWeights& weights,

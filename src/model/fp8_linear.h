@@ -33,7 +33,8 @@ struct Fp8Widths {
 Fp8Scratch lay_out_fp8(ArenaCursor& arena, const std::vector<Fp8Widths>& linears,
                        std::int64_t others = 0);
 
-/// `weights` as they are or, of those in fp8, with their values rounded to bf16 in `memory`.
+/// `weights` as they are or, of those in fp8 or NF4, with their values in `memory`, rounded to its
+/// type.
 LinearWeights widen(Context& context, const LinearWeights& weights, TensorView memory);
 
 /// What a product of `tokens` rows joins over the tensor axis: maxima (i32) that each rank has, 0

@@ -7,13 +7,13 @@ namespace trireme {
 LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params) {
   LinearWeights weights;
   if (!params.weight.given()) return weights;  // a layer has experts alone
-  if (params.fp8) {
+  weights.lease = &lease;
+  weights.range = params.weight;
+  weights.nf4 = params.nf4;
+  if (params.fp8)
     weights.fp8 = &*params.fp8;
-    weights.lease = &lease;
-    weights.range = params.weight;
-  } else {
+  else if (!params.nf4)
     weights.weight = lease.weight(params.weight);
-  }
   if (params.bias.given()) weights.bias = lease.weight(params.bias);
   weights.in_out = params.in_out;
   weights.adapter = weights_of(lease, params.adapter, params.weight);

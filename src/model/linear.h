@@ -11,8 +11,9 @@ namespace trireme {
 struct LinearWeights {
   ConstTensorView weight, bias;  ///< bias may be absent
   bool in_out = false;
-  /// In fp8, in place of `weight`: what the lease, which must outlive this, has of `range`.
+  /// In fp8 or NF4, in place of `weight`: what the lease, which must outlive this, has of `range`.
   const Fp8Columns* fp8 = nullptr;
+  bool nf4 = false;
   const ParamStore::Lease* lease = nullptr;
   ParamRange range = {};
   AdapterWeights adapter = {};

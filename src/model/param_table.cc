@@ -549,6 +549,21 @@ void declare_fp8(ModelParams& params, const ModelConfig& config, const Fp8Precis
   }
 }
 
+void declare_nf4(ModelParams& params) {
+  for (ChunkParams& chunk : params.chunks) {
+    for (BlockParams& block : chunk.blocks) {
+      BlockParams::each_linear(block, [&](LinearParams& linear) {
+        for (ParamIndex i = linear.weight.first; linear.weight.given() && i <= linear.weight.last;
+             ++i) {
+          ParamMeta& meta = params.metas[static_cast<std::size_t>(i)];
+          expect(meta.base && !meta.fp8, "{} cannot be in NF4", meta.name);
+          meta.nf4 = linear.nf4 = true;
+        }
+      });
+    }
+  }
+}
+
 ModelConfig config_of_rank(const ModelConfig& config, AxisRank rank, AxisRank expert_tensor) {
   ModelConfig local = config;
   for (LayerConfig& layer : local.layers) {

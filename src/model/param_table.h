@@ -39,6 +39,7 @@ struct LinearParams {
   AdapterParams adapter;
   bool in_out = false;  ///< stored [in, out], else [out, in]
   std::optional<Fp8Columns> fp8 = {};
+  bool nf4 = false;  ///< the weight stands in NF4
 };
 struct NormParams {
   ParamIndex weight = kNoParam, bias = kNoParam;
@@ -153,6 +154,9 @@ ModelParams declare_params(const ModelConfig& config);
 /// that `precision` leaves in bf16: those of experts too, not of routers and gates.
 void declare_fp8(ModelParams& params, const ModelConfig& config, const Fp8Precision& precision,
                  AxisRank tensor, AxisRank expert_tensor = {});
+/// Declares the weights of layers' products to be in NF4 where they are the base of adapters; those
+/// of experts, routers and gates are not.
+void declare_nf4(ModelParams& params);
 /// Indices that share a scale: of either dim of a weight, of other operands along their sums. 0:
 /// all.
 constexpr std::int64_t fp8_block(Fp8Recipe recipe) { return recipe == Fp8Recipe::kBlock ? 128 : 0; }

@@ -144,7 +144,7 @@ ModelPass Stage::pass_of(const MicroBatch& micro_batch, Direction direction) {
           micro_batch.positions,
           mask,
           fp8_ ? &*fp8_ : nullptr,
-          {},
+          buffers_.widened,
           experts ? &*experts : nullptr,
           buffers_.adapters};
 }

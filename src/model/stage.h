@@ -57,6 +57,7 @@ struct StageShape {
   std::vector<ChunkShape> chunks = {};  ///< in order of the model; none: the whole
   DeviceKind device = DeviceKind::kCpu;
   std::optional<Fp8Precision> fp8 = {};  ///< of products that are declared so
+  bool nf4 = false;                      ///< weights are declared to be in NF4
   bool turns = false;                    ///< a forward and a backward may run in turns (Executor)
 
   /// Of a micro-batch, those that are computed here.
@@ -159,6 +160,7 @@ class Stage final : public StageProgram {
     AttentionScratch backward;
     Fp8Scratch fp8;
     AdapterScratch adapters;
+    TensorView widened;                        // the largest weight in NF4, as a product reads it
     ExpertsScratch experts, experts_backward;  // the same, where they do not take turns
   };
   /// The magnitudes of a layer, from its gains.

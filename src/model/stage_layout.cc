@@ -54,6 +54,13 @@ std::vector<Fp8Widths> fp8_widths(const LayerShape& layer, int tensor_extent, bo
   return widths;
 }
 
+/// Elements of the largest weight of a layer's products.
+std::int64_t largest_weight(const LayerShape& layer) {
+  std::int64_t most = 0;
+  for (const Fp8Widths& of : fp8_widths(layer, 1, false)) most = std::max(most, of.in * of.out);
+  return most;
+}
+
 }  // namespace
 
 std::vector<ChunkShape> chunks_of(const Schedule& schedule, const std::vector<ChunkRange>& stages) {
@@ -204,6 +211,7 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
     buffers.fp8 =
         lay_out_fp8(arena, fp8_widths(layer, shape.cut.tensor.extent, training && together),
                     fp8_expert_bytes(layer, *shape.fp8));
+  if (shape.nf4) buffers.widened = arena.take(compute, {largest_weight(layer)});
   buffers.adapters =
       lay_out_adapters(arena, layer, compute == DType::kF32 && shape.cut.tensor.extent == 1);
   buffers.experts = buffers.experts_backward = lay_out_experts_scratch(arena, layer);

@@ -5,6 +5,8 @@
 #include <functional>
 #include <string>
 
+#include "plan/nf4_rules.h"
+
 namespace trireme {
 
 namespace {
@@ -59,6 +61,7 @@ class Rules {
     }
     check_sequence();
     check_zero_group();
+    if (config_.has_model() && tensor_fits(parallel_.tensor)) check_base();
   }
 
  private:
@@ -205,6 +208,14 @@ class Rules {
                          legal.nearest(group),
                          fmt::format("does not divide the {} ranks of data {} x context {}", peers,
                                      data_, parallel_.context)});
+  }
+
+  void check_base() {
+    const std::int64_t group = parallel_.zero_group.value_or(0);
+    const std::int64_t shards = group == 0 ? data_ * parallel_.context : group;
+    check_nf4_cuts(
+        config_, parallel_.zero_stage == 3 ? shards : 1,
+        [this](std::int64_t t) { return tensor_fits(t); }, problems_);
   }
 
   const RunConfig& config_;

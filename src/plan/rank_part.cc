@@ -66,6 +66,7 @@ ModelParams RankPart::declare(const ModelConfig& model) const {
   ModelParams params = declare_params(model, ranges, {cut.expert.expert, &places});
   if (holds_rows(params, store, step_tokens)) params.metas.front().looked_up_most = step_tokens;
   if (fp8) declare_fp8(params, model, *fp8, cut.tensor, cut.expert.tensor);
+  if (nf4) declare_nf4(params);
   if (compute == DType::kF32) {
     for (ParamMeta& param : params.metas) param.in_f32 = false;
   }
@@ -118,6 +119,7 @@ StageShape RankPart::stage(std::int64_t sequences, std::int64_t tokens, Recomput
   shape.recompute = recompute;
   shape.device = device;
   shape.fp8 = fp8;
+  shape.nf4 = nf4;
   // Their memory is that of one pass where activations are made again, and that of a block where
   // gradients or weights are whole for one at a time.
   const bool groups = std::any_of(actions.begin(), actions.end(),
@@ -143,6 +145,7 @@ RankPart part_of_rank(const RunConfig& config, const ResolvedRun& run, int rank,
   if (run.zero_group != 0) parallel.zero_group = run.zero_group;
   RankPart part = part_of_rank(parallel, run.mesh, run.pipeline, rank, purpose);
   part.fp8 = run.fp8;
+  part.nf4 = config.lora.given() && config.lora.base == LoraBase::kNf4;
   part.compute = run.compute;
   part.expert_placement = run.expert_placement;
   if (run.device == DeviceKind::kCpu && config.precision.wire == DType::kF32)

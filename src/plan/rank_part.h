@@ -23,6 +23,7 @@ struct RankPart {
   /// Of all ranks that sum gradients; 0 where an embedding's is held whole, however few they are.
   std::int64_t step_tokens = 0;
   std::optional<Fp8Precision> fp8 = {};  ///< of the layers' products
+  bool nf4 = false;                      ///< the base of adapters stands in NF4
   DType compute = DType::kF32;           ///< that weights are read in
   ExpertPlacement expert_placement = {};
 

@@ -9,6 +9,7 @@
 #include "config/adapters.h"
 #include "config/model_parse.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/nf4/nf4.h"
 #include "support/program_device.h"
 #include "tensor/transfer.h"
 
@@ -38,10 +39,11 @@ bool contains(const std::string& name, std::string_view part) {
 }
 
 ModelParams declare(const ModelConfig& config, const std::vector<ChunkRange>& ranges,
-                    const std::string& frozen) {
+                    const RankSetup& setup) {
   ModelParams params = declare_params(config, ranges);
-  if (frozen.empty()) return params;
-  for (ParamMeta& meta : params.metas) meta.trainable = !contains(meta.name, frozen);
+  if (setup.nf4) declare_nf4(params);
+  if (setup.frozen.empty()) return params;
+  for (ParamMeta& meta : params.metas) meta.trainable = !contains(meta.name, setup.frozen);
   return params;
 }
 
@@ -238,9 +240,28 @@ reference::Params merged(const ModelCase& of, const AdapterConfig& adapters,
   return whole;
 }
 
+reference::Params coded_in_nf4(const ModelCase& of, const AdapterConfig& adapters,
+                               reference::Params whole) {
+  Context context({}, 1, detect_isa());
+  ModelParams params = declare_params(adapted(config_of(of.keys), adapters));
+  declare_nf4(params);
+  for (const ParamMeta& meta : params.metas) {
+    if (!meta.nf4) continue;
+    const Buffer values(DType::kF32, meta.shape), codes(DType::kNf4x2, nf4_codes_shape(meta.shape)),
+        absmax(DType::kF32, nf4_absmax_shape(meta.shape));
+    const Nf4View coded(codes.view(), absmax.view(), meta.shape);
+    write(context, values.view(), whole.at(meta.name));
+    nf4_quantize(context, coded, values.view());
+    nf4_dequantize(context, values.view(), coded);
+    const std::vector<float> read_back = read(context, values.view());
+    whole.at(meta.name).assign(read_back.begin(), read_back.end());
+  }
+  return whole;
+}
+
 std::string RankSetup::text() const {
   static constexpr const char* kRecompute[] = {"none", "selective", "full"};
-  return fmt::format("{} ranks{}{}, {}, recompute {}", ranks,
+  return fmt::format("{} ranks{}{}{}, {}, recompute {}", ranks, nf4 ? ", base in NF4" : "",
                      sequence_parallel ? ", sequence parallel" : "",
                      shares_memory ? ", shared memory" : "", name_of(compute),
                      kRecompute[static_cast<int>(recompute)]);
@@ -284,7 +305,7 @@ RankModel::RankModel(const ModelCase& of, const std::vector<ChunkRange>& ranges,
       channel(channel_),
       rank{channel.size(), channel.rank()},
       config(adapted(config_of(of.keys), setup.adapters)),
-      params(declare(config, ranges, setup.frozen)),
+      params(declare(config, ranges, setup)),
       context(program_device(), setup.threads, detect_isa()),
       store(params.metas, setup.compute, contents, context.device(),
             dense_distribution(setup.reduces_each_micro_batch ? 2 : 0, {rank, {}, {}})) {
@@ -313,6 +334,12 @@ void RankModel::load(const reference::Params& whole) {
         mine[at(to)] = values[at(from)];
       }
     }
+    if (param.nf4) {
+      const Buffer staging(DType::kF32, local, context.device());
+      write(context, staging.view(), mine);
+      nf4_quantize(context, store.base_nf4(index), staging.view());
+      continue;
+    }
     const TensorView to = param.base ? store.base_rows(index) : store.value(index);
     if (to.dtype == DType::kF32) {
       write(context, to, mine);
@@ -334,6 +361,7 @@ std::unique_ptr<Stage> RankModel::stage(StageShape shape) {
   shape.cut.tensor = rank;
   shape.cut.sequence_parallel = setup.sequence_parallel;
   shape.recompute = setup.recompute;
+  shape.nf4 = setup.nf4;
   return std::make_unique<Stage>(context, config, params, store, shape,
                                  StageAxes{axis(), ContextAxis()});
 }

@@ -35,6 +35,9 @@ using RowLengths = std::map<std::pair<std::string, std::size_t>, double>;
 reference::Params merged(const ModelCase& of, const AdapterConfig& adapters,
                          reference::Params whole, const reference::Params& added,
                          RowLengths* lengths = nullptr);
+/// `whole` with the values that codes in NF4 have where adapters' base stands in them.
+reference::Params coded_in_nf4(const ModelCase& of, const AdapterConfig& adapters,
+                               reference::Params whole);
 /// `count` numbers that bf16 holds, other ones for each seed, about `scale` large.
 reference::Values numbers(std::size_t count, std::uint64_t seed, double scale);
 
@@ -48,6 +51,7 @@ struct RankSetup {
   bool reduces_each_micro_batch = false;  ///< ZeRO stage 2, of one rank
   std::string frozen = {};  ///< parameters whose names hold this are not trained; empty: none
   std::optional<AdapterConfig> adapters = {};
+  bool nf4 = false;  ///< what these stand beside
 
   [[nodiscard]] std::string text() const;
 };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "config/adapters.h"
 #include "support/small_config.h"
 
 namespace trireme {
@@ -212,6 +213,57 @@ TEST(MeshRules, without_a_model_only_what_needs_none_is_looked_at) {
   EXPECT_TRUE(problems_of(config).empty());
   config.parallel.context = 2;
   EXPECT_EQ(only_problem(config).path, "data.sequence_length");
+}
+
+/// Adapters beside a base in NF4. Heads of 32.
+RunConfig nf4_config(std::int64_t hidden, std::int64_t heads) {
+  RunConfig config;
+  config.model = model_of(fmt::format(
+      R"({{"model_type":"llama","hidden_size":{},"num_attention_heads":{},"num_hidden_layers":2,
+      "intermediate_size":{},"vocab_size":61}})",
+      hidden, heads, 2 * hidden));
+  config.model_json = config.model.source;
+  config.data.sequence_length = 48;
+  config.parallel.sequence_parallel = false;
+  config.lora.rank = 2;
+  config.lora.base = LoraBase::kNf4;
+  set_adapters(config.model, {2, 1, false, {}});
+  return config;
+}
+
+TEST(MeshRules, the_tensor_axis_cuts_a_base_in_nf4_between_blocks) {
+  RunConfig config = nf4_config(128, 4);
+  for (const std::int64_t t : {1, 2}) {
+    config.parallel.tensor = t;
+    EXPECT_TRUE(problems_of(config).empty()) << t;
+  }
+  config.parallel.tensor = 4;
+  const Problem four = only_problem(config);
+  EXPECT_EQ(four.path, "parallel.tensor");
+  EXPECT_EQ(four.legal, "2 at most, or lora.base \"compute\"");
+  EXPECT_EQ(four.nearest, "2");
+  EXPECT_EQ(
+      four.message,
+      "cuts model.layers.0.self_attn.o_proj.weight [128, 128] at row 0, column 32: weights in "
+      "NF4 have scales of 64 elements in a row, which stay whole");
+  config.lora.base = LoraBase::kCompute;
+  EXPECT_TRUE(problems_of(config).empty());
+}
+
+TEST(MeshRules, zero_stage_3_shares_a_base_in_nf4_in_whole_blocks) {
+  RunConfig config = nf4_config(96, 3);  // two rows of 96 columns are three blocks
+  for (const std::int64_t stage : {0, 1, 2, 3}) {
+    config.parallel.zero_stage = stage;
+    EXPECT_TRUE(problems_of(config, 4).empty()) << stage;
+    EXPECT_EQ(problems_of(config, 5).empty(), stage < 3) << stage;
+  }
+  const Problem five = only_problem(config, 5);
+  EXPECT_EQ(five.path, "parallel.zero_stage");
+  EXPECT_EQ(five.found, "3");
+  EXPECT_EQ(five.nearest, "2");
+  EXPECT_EQ(five.message.substr(0, five.message.find(':')),
+            "shares the 96 rows of 96 columns of model.layers.0.self_attn.q_proj.weight among 5 "
+            "ranks");
 }
 
 }  // namespace
