@@ -128,5 +128,21 @@ TEST(Nf4Ranks, two_ranks_are_one_to_rounding) {
     expect_near(two->gradients.tensor(name), {values.begin(), values.end()}, 1e-4, name);
 }
 
+TEST(Nf4Ranks, a_stage_counts_room_for_the_largest_weight) {
+  RankSetup setup;
+  setup.adapters = adapters();
+  on_threads(1, [&](Communicator& channel) {
+    const RankModel rank(wide_case(), {{0, 2, true, true}}, setup, channel);
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      StageShape shape{kSequences, kTokens, 1};
+      const std::int64_t plain = Stage::buffer_bytes(rank.config, shape, compute);
+      shape.nf4 = true;
+      const auto element = static_cast<std::int64_t>(size_of(compute));
+      EXPECT_EQ(Stage::buffer_bytes(rank.config, shape, compute) - plain,
+                element * (2 * 128) * 128);  // gate and up
+    }
+  });
+}
+
 }  // namespace
 }  // namespace trireme
