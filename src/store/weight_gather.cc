@@ -12,15 +12,24 @@ namespace {
 /// A block this much smaller than the largest has a slot of its own.
 constexpr std::int64_t kSmallBlock = 16;
 
+/// Elements of all parameters, with room in this layout or not.
+std::int64_t elements_of(const StoreLayout& layout, int block) {
+  std::int64_t count = 0;
+  const ParamRange range = layout.block_params(block);
+  for (ParamIndex i = range.first; i <= range.last; ++i) count += layout.padded_shape(i).count();
+  return count;
+}
+
 }  // namespace
 
 WeightSlots::WeightSlots(const StoreLayout& layout) {
-  const std::int64_t largest =
-      layout.largest_block([&](int block) { return block > 0 && block < layout.valued_blocks(); });
+  std::int64_t largest = 0;
+  for (int block = 1; block < layout.valued_blocks(); ++block)
+    largest = std::max(largest, elements_of(layout, block));
   count = 3;  // the embedding's, the two that are taken in turns
   int turn = 0;
   for (int block = 0; block < layout.valued_blocks(); ++block) {
-    const bool own = block > 0 && layout.local_block(block).size * kSmallBlock <= largest;
+    const bool own = block > 0 && elements_of(layout, block) * kSmallBlock <= largest;
     of_block.push_back(own ? count++ : block == 0 ? 0 : 1 + turn++ % 2);
   }
 }

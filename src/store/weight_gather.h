@@ -16,7 +16,7 @@ namespace trireme {
 /// the last layer and the head costs little there, and would take a layer's slot before backward
 /// comes to it. The others take two slots in turns.
 struct WeightSlots {
-  /// `layout`: of all values.
+  /// `layout`: of any parameters of the model; slots are those of all.
   explicit WeightSlots(const StoreLayout& layout);
   [[nodiscard]] int of(int block) const { return of_block[static_cast<std::size_t>(block)]; }
   /// Where each slot begins for blocks of those sizes; then their sum.

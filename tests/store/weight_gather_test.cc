@@ -100,6 +100,16 @@ struct Sharded {
   }
 };
 
+TEST(WeightGather, blocks_take_turns_where_little_of_them_is_trained) {
+  std::vector<ParamMeta> params = model_of(4);
+  for (ParamMeta& param : params) {
+    param.base = param.block != 2;
+    param.trainable = param.in_values = !param.base;
+  }
+  const WeightSlots slots{StoreLayout(params, Sharded::distribution(3))};
+  EXPECT_EQ(slots.of_block, (std::vector<int>{0, 1, 2, 1, 2, 1}));
+}
+
 TEST(WeightGather, gathers_what_a_plan_counts) {
   for (const int stage : {1, 2, 3}) {
     for (const int layers : {1, 2, 3, 4, 7}) {
