@@ -88,7 +88,7 @@ void Stage::begin_magnitudes() {
       const ParamStore::Lease lease = weights.next();
       const BlockWeights here = with_adapters(
           weights_of(lease, of), fitted(shape_of(chunk, layer), acts_of(chunk, 0, layer)));
-      find_gains({context_, axes_.tensor, buffers_.adapters, {}}, here);
+      find_gains({context_, axes_.tensor, buffers_.adapters, buffers_.widened}, here);
       take_lengths(of, here);
     }
   }

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Adapters beside a base in NF4: pipelines and a resume have the bits of one rank, ZeRO 3 and the tensor axis agree; its
+# memory is half a byte and a sixteenth a weight; a mesh that would cut a block is refused.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+wide=(base.json --set model.hidden_size=128 --set model.intermediate_size=256 --set model.num_attention_heads=4
+  --set batch.micro=1 --set run.steps=4)
+nf4=("${wide[@]}" --set init.weights=whole --set lora.rank=4 --set lora.base=nf4)
+losses() { steps_of "$1" | sed 's/.*"loss":\([^,]*\),"grad_norm":\([^,]*\).*/\1 \2/'; }
+
+train "${wide[@]}" --set run.directory=whole --set run.steps=2
+ends_with "a base" 0
+train "${nf4[@]}" --set run.directory=one
+ends_with "one rank" 0
+train "${nf4[@]}" --set run.directory=plain --set lora.base=compute
+check "codes are other weights" [ "$(losses one)" != "$(losses plain)" ]
+ranks 2 "${nf4[@]}" --set run.directory=stages --set parallel.pipeline=2 --set run.exit_at_step=2
+train "${nf4[@]}" --set run.directory=stages
+ends_with "two stages, then one" 0
+check "two stages and a resume have the bits of one rank" same "$(losses stages)" "$(losses one)"
+ranks 4 "${nf4[@]}" --set run.directory=shared --set parallel.tensor=2 --set parallel.zero_stage=3
+ends_with "two tensor ranks, each shared by two" 0
+check "they agree with one rank" awk 'NR == FNR { expected[FNR] = $1; next }
+    { d = $1 - expected[FNR]; if (d < 0) d = -d; if (!(d <= 2e-6 * expected[FNR])) exit 1; ++n }
+    END { exit n != 4 }' <(losses one) <(losses shared)
+
+# q and o, k and v, gate, up and down of two layers: 4.5 bits in place of 32.
+parameters() { train plan "${nf4[@]}" --json "$@"; tr -d ' \n' <out | sed 's/.*"memory_bytes":{"parameters":\([0-9]*\).*/\1/'; }
+weights=$((2 * 128 * (2 * 128 + 2 * 32 + 3 * 256)))
+check "a weight takes 4.5 bits" [ $(($(parameters --set lora.base=compute) - $(parameters))) = $((weights * 55 / 16)) ]
+train plan "${nf4[@]}" --set parallel.tensor=4
+ends_with "four tensor ranks" 2
+says "the tensor and the cut are named" 'cuts model.layers.0.self_attn.o_proj.weight \[128, 128\] at row 0, column 32'
