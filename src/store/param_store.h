@@ -139,8 +139,8 @@ class ParamStore {
   void codes_changed(int block);
   void codes_changed();
 
-  /// Initial values by (seed, name, global index), made on the host: equal bits on any mesh. None of
-  /// what stands in codes without an fp32 value.
+  /// Initial values by (seed, name, global index), made on the host: equal bits on any mesh. None
+  /// of what stands in codes without an fp32 value.
   void initialise(Context& context, std::uint64_t seed);
   /// Rounds the owned values into their bf16 copies; nothing in fp32.
   void refresh_copies(Context& context);

@@ -30,3 +30,4 @@ check "a weight takes 4.5 bits" [ $(($(parameters --set lora.base=compute) - $(p
 train plan "${nf4[@]}" --set parallel.tensor=4
 ends_with "four tensor ranks" 2
 says "the tensor and the cut are named" 'cuts model.layers.0.self_attn.o_proj.weight \[128, 128\] at row 0, column 32'
+finish

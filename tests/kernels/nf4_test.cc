@@ -1,5 +1,6 @@
 #include "kernels/nf4/nf4.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 

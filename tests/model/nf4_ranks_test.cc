@@ -33,7 +33,7 @@ ModelCase wide_case() {
           model};
 }
 
-AdapterConfig adapters() { return {2, 0.75, false, {}}; }
+AdapterConfig adapters(bool dora = false) { return {2, 0.75, dora, {}}; }
 
 struct Found {
   double loss_sum = 0;
@@ -73,15 +73,15 @@ std::unique_ptr<Found> run(const ModelCase& of, const RankSetup& setup, bool apa
   return found;
 }
 
-reference::Params widened(const ModelCase& of) {
-  reference::Params whole = coded_in_nf4(of, adapters(), params_of(of.model));
-  whole.merge(adapters_of(of, adapters()));
+reference::Params widened(const ModelCase& of, const AdapterConfig& adapters) {
+  reference::Params whole = coded_in_nf4(of, adapters, params_of(of.model));
+  whole.merge(adapters_of(of, adapters));
   return whole;
 }
 
-void expect_as_widened(const ModelCase& of, RankSetup setup) {
-  setup.adapters = adapters();
-  const reference::Params base = widened(of);
+void expect_as_widened(const ModelCase& of, RankSetup setup, bool dora = false) {
+  setup.adapters = adapters(dora);
+  const reference::Params base = widened(of, *setup.adapters);
   for (const auto& [compute, apart, recompute] :
        {std::tuple{DType::kF32, false, Recompute::kNone},
         std::tuple{DType::kBF16, true, Recompute::kSelective},
@@ -103,7 +103,9 @@ void expect_as_widened(const ModelCase& of, RankSetup setup) {
 
 TEST(Nf4Ranks, a_base_in_codes_has_the_bits_of_its_values) {
   for (const RankSetup& setup : setups()) {
-    if (setup.ranks < 3 && !setup.shares_memory) expect_as_widened(wide_case(), setup);
+    if (setup.ranks == 3 || setup.shares_memory) continue;
+    expect_as_widened(wide_case(), setup);
+    if (!setup.sequence_parallel) expect_as_widened(wide_case(), setup, true);
   }
 }
 
