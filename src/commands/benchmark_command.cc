@@ -5,8 +5,11 @@
 #include <cstdio>
 #include <functional>
 
+#include "base/file.h"
 #include "base/human_format.h"
+#include "base/log.h"
 #include "base/stop_flag.h"
+#include "commands/benchmark_cluster.h"
 #include "commands/benchmark_report.h"
 #include "commands/commands.h"
 #include "commands/config_options.h"
@@ -34,6 +37,7 @@ struct Options {
   std::int64_t steps = 10, warmup = 2;
   bool json = false;
   bool rates = true;
+  std::string write_cluster;  ///< a file, or ""
 };
 
 Loader synthetic_loader(Runtime& runtime, const PreparedRun& prepared) {
@@ -120,6 +124,24 @@ MachineRates rates_of_machine(Runtime& runtime) {
   return measure_rates(runtime.context, request);
 }
 
+/// On rank 0.
+void write_cluster(Cluster cluster, const PreparedRun& prepared, const StepCost& cost,
+                   const Runtime& runtime, const std::string& path) {
+  const double layers =
+      static_cast<double>(runtime.model.layer_count()) / runtime.mesh.extent(Axis::kPipeline);
+  if (!runtime.context.on_gpu()) {
+    const auto passes = static_cast<double>(prepared.run.passes.accumulation);
+    add_host_times(cluster, cost, layers * passes);
+  } else {
+    cluster.sources.emplace_back(
+        "host", "not measured: launches of a layer, where a step is not replayed as a graph");
+  }
+  write_file_atomically(path, cluster_file_json(cluster).dump(2) + "\n");
+  for (const auto& [what, source] : cluster.sources)
+    if (source.starts_with("not measured")) log_info("{}: {} {}", path, what, source);
+  log_info("wrote {}: train plan CONFIG --cluster {} predicts for such machines", path, path);
+}
+
 /// From the memory that it takes to what is printed.
 void time_run(Launch& launch, const PreparedRun& prepared, const Placement& placement, Watch& watch,
               const Options& options) {
@@ -157,6 +179,8 @@ void time_run(Launch& launch, const PreparedRun& prepared, const Placement& plac
   replica.all_gather(std::as_bytes(std::span(&my_figures, 1)),
                      std::as_writable_bytes(std::span(result.ranks)));
   const MachineRates my_rates = options.rates ? rates_of_machine(runtime) : MachineRates();
+  std::optional<Cluster> cluster;
+  if (!options.write_cluster.empty()) cluster = measure_cluster(runtime, prepared);
   const std::vector<std::string> texts = replica.all_gather_text(text_of(mine, my_rates));
   if (replica.rank() != 0) return;
 
@@ -184,6 +208,8 @@ void time_run(Launch& launch, const PreparedRun& prepared, const Placement& plac
                              static_cast<double>(options.steps);
   result.cost = cost_of_step(ranks, options.steps, traced_mean, result.rates);
   std::sort(result.step_seconds.begin(), result.step_seconds.end());
+  if (cluster)
+    write_cluster(*std::move(cluster), prepared, result.cost, runtime, options.write_cluster);
   std::fputs(options.json ? (benchmark_json(result).dump() + "\n").c_str()
                           : benchmark_text(result).c_str(),
              stdout);
@@ -192,6 +218,10 @@ void time_run(Launch& launch, const PreparedRun& prepared, const Placement& plac
 int run(Launch& launch, LaunchGuard& guard, const Options& options) {
   const PreparedRun prepared = prepare_run(options.input, Needs::kSynthetic, launch);
   const RunConfig& config = prepared.config;
+  run_together(launch.job(), [&] {
+    if (launch.job().rank() == 0 && !options.write_cluster.empty())
+      check_cluster_file(options.write_cluster);
+  });
   Watch watch(launch, &guard, config.run.hang_timeout_seconds);
   launch.check_collectives(config.run.check_collectives);
   const Placement placement = bind_to_cores(config, launch);
@@ -213,6 +243,8 @@ int benchmark_command(Arguments arguments) {
   app.add_option("--warmup", options.warmup, "steps before them; default 2")
       ->check(integer_from(0));
   app.add_flag("--json", options.json, "one JSON object on standard output");
+  app.add_option("--write-cluster", options.write_cluster,
+                 "measure this machine and write what `train plan --cluster FILE` reads");
   app.add_flag("!--no-rates", options.rates,
                "do not measure what the machine can do (it takes seconds and memory)");
   if (!parse_options(app, arguments)) return 0;

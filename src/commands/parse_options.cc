@@ -56,7 +56,6 @@ struct LaterOption {
   std::string_view command, option;
 };
 constexpr LaterOption kLaterOptions[] = {
-    {"train benchmark", "--write-cluster"},
     {"train evaluate", "--base"},
     {"train evaluate", "--ema"},
     {"train export", "--base"},

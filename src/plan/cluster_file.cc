@@ -237,6 +237,93 @@ void read_sources(const Json* sources, Cluster& cluster, std::vector<Problem>& p
   }
 }
 
+// The same on the way out.
+
+void put(Json& json, const char* key, double value) {
+  if (value > 0) json[key] = value;
+}
+void put(Json& json, const char* key, const std::optional<double>& value) {
+  json[key] = value ? Json(*value) : Json();
+}
+
+Json device_json(const Cluster::Device& device) {
+  Json json;
+  json["kind"] = device.kind == DeviceKind::kCpu ? "cpu" : "cuda";
+  json["name"] = device.name;
+  if (device.kind == DeviceKind::kCpu) json["threads"] = device.threads;
+  Json& tflops = json["tflops"];
+  put(tflops, "fp32", device.tflops.fp32);
+  put(tflops, "bf16", device.tflops.bf16);
+  put(tflops, "fp8", device.tflops.fp8);
+  json["memory_bytes"] = device.memory_bytes;
+  json["bytes_per_second"] = device.bytes_per_second;
+  if (device.multiprocessors > 0) json["multiprocessors"] = device.multiprocessors;
+  return json;
+}
+
+const char* dtype_word(DType type) {
+  return is_fp8(type) ? "fp8" : type == DType::kBF16 ? "bf16" : "fp32";
+}
+
+void put_tables(const Cluster& cluster, Json& json) {
+  if (!cluster.gemm.empty()) json["gemm"] = Json::array();
+  for (const ProductSeconds& each : cluster.gemm) {
+    json["gemm"].push_back(Json::Object{{"m", each.m},
+                                        {"n", each.n},
+                                        {"k", each.k},
+                                        {"dtype", dtype_word(each.type)},
+                                        {"seconds", each.seconds}});
+  }
+  if (!cluster.memory.empty()) json["memory"] = Json::array();
+  for (const MemorySeconds& each : cluster.memory)
+    json["memory"].push_back(Json::Object{{"bytes", each.bytes}, {"seconds", each.seconds}});
+}
+
+Json program_json(const OtherProgram& other) {
+  Json overlap = Json::Object{{"tensor", other.overlap.tensor},
+                              {"data", other.overlap.data},
+                              {"pipeline", other.overlap.pipeline}};
+  return Json::Object{{"attention", other.flash ? "flash" : "unfused"},
+                      {"elementwise_bytes", other.elementwise_bytes},
+                      {"cut_elementwise_bytes", other.cut_elementwise_bytes},
+                      {"score_bytes", other.score_bytes},
+                      {"logit_bytes", other.logit_bytes},
+                      {"embedding_bytes", other.embedding_bytes},
+                      {"gradient_bytes", other.gradient_bytes},
+                      {"optimizer_bytes", other.optimizer_bytes},
+                      {"overlap", std::move(overlap)}};
+}
+
+Json link_json(const Cluster::Link& link) {
+  return Json::Object{{"bytes_per_second", link.bytes_per_second},
+                      {"latency_seconds", link.latency_seconds}};
+}
+
+void put_shares(const Cluster& cluster, Json& json) {
+  Json& efficiency = json["efficiency"];
+  efficiency["gemm"] = cluster.efficiency.gemm;
+  if (cluster.efficiency.gemm_fp8) efficiency["gemm_fp8"] = *cluster.efficiency.gemm_fp8;
+  efficiency["memory"] = cluster.efficiency.memory;
+  efficiency["attention"] = cluster.efficiency.attention;
+  efficiency["node"] = cluster.efficiency.node;
+  efficiency["network"] = cluster.efficiency.network;
+  json["host"] = Json::Object{{"layer_forward_seconds", cluster.host.layer_forward_seconds},
+                              {"layer_backward_seconds", cluster.host.layer_backward_seconds},
+                              {"tensor_growth", cluster.host.tensor_growth},
+                              {"step_seconds", cluster.host.step_seconds}};
+}
+
+void put_money(const Cluster& cluster, Json& json) {
+  Json& power = json["power"];
+  put(power, "node_idle_watts", cluster.power.node_idle_watts);
+  put(power, "device_watts", cluster.power.device_watts);
+  power["pue"] = cluster.power.pue;
+  Json& price = json["price"];
+  put(price, "device_hour", cluster.price.device_hour);
+  put(price, "kwh", cluster.price.kwh);
+  put(price, "storage_gb_month", cluster.price.storage_gb_month);
+}
+
 /// The file that is meant; empty, with a problem, where a name is none of ours.
 std::string path_of(const std::string& path_or_name, std::vector<Problem>& problems) {
   std::error_code ignored;
@@ -278,6 +365,24 @@ Cluster parse_cluster(const Json& json, std::vector<Problem>& problems) {
   read_money(keys, cluster);
   read_sources(keys.find("sources"), cluster, problems);
   return cluster;
+}
+
+Json cluster_file_json(const Cluster& cluster) {
+  Json json;
+  json["name"] = cluster.name;
+  json["devices_per_node"] = cluster.devices_per_node;
+  json["device"] = device_json(cluster.device);
+  if (cluster.shared_bytes_per_second > 0)
+    json["shared_bytes_per_second"] = cluster.shared_bytes_per_second;
+  put_tables(cluster, json);
+  if (cluster.program) json["program"] = program_json(*cluster.program);
+  json["node"] = link_json(cluster.node);
+  json["network"] = link_json(cluster.network);
+  put_shares(cluster, json);
+  put_money(cluster, json);
+  if (!cluster.sources.empty()) json["sources"] = Json::object();
+  for (const auto& [path, source] : cluster.sources) json["sources"][path] = source;
+  return json;
 }
 
 Cluster read_cluster(const std::string& path_or_name, std::vector<Problem>& problems) {

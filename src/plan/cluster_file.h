@@ -100,6 +100,9 @@ Cluster parse_cluster(const Json& json, std::vector<Problem>& problems);
 /// JSON, DataError where a file cannot be read.
 Cluster read_cluster(const std::string& path_or_name, std::vector<Problem>& problems);
 
+/// What parse_cluster reads back; of optional keys those that are given.
+Json cluster_file_json(const Cluster& cluster);
+
 /// Names of configs/clusters/, in order; empty where they are not installed.
 std::vector<std::string> cluster_names();
 

@@ -82,8 +82,7 @@ class PartTimes::Walk {
     time.forward = forward();
     backward(time);
     recompute(time);
-    if (other_ != nullptr || (layout_.device == DeviceKind::kCuda && !layout_.recorded))
-      add_host(time);
+    if (other_ != nullptr || !layout_.recorded) add_host(time);
     return time;
   }
 
@@ -235,7 +234,7 @@ class PartTimes::Walk {
 
   // --- passes over memory ----------------------------------------------------------------------
 
-  /// Norms, residuals, rotation, activations: a CPU does the last two in the product before them.
+  /// Norms, residuals, rotation, activations.
   [[nodiscard]] double elementwise(bool back) const {
     if (other_ != nullptr) {
       const double bytes = other_->elementwise_bytes * real(stream_rows_ * hidden_) +
@@ -249,7 +248,6 @@ class PartTimes::Walk {
     const double heads =
         real(rows_ * (layer_.attention.q_size() + layer_.attention.kv_size())) * element_;
     if (layer_.attention.qk_norm != QkNorm::kNone) seconds += ops_.memory((back ? 3 : 2) * heads);
-    if (layout_.device == DeviceKind::kCpu) return seconds;
     if (layer_.attention.rope) seconds += ops_.memory(2 * heads);
     if (back) seconds += ops_.memory(2 * real(rows_ * layer_.attention.out_size()) * element_);
     const double act = real(rows_ * layer_.mlp.ffn) * element_;
@@ -401,12 +399,13 @@ class PartTimes::Walk {
     time.backward += again;
   }
 
-  /// A pass takes what its launches take at least.
+  /// A pass takes what its launches take at least; a CPU does nothing else meanwhile.
   void add_host(PartTime& time) const {
     const Cluster::Host& host = parts_.cluster_.host;
     const double growth = 1 + host.tensor_growth * std::log2(real(layout_.extent(Axis::kTensor)));
+    const bool beside = other_ != nullptr || layout_.device == DeviceKind::kCuda;
     const auto floor = [&](PassTime& pass, double seconds) {
-      pass.host += std::max(0.0, seconds * growth - pass.seconds());
+      pass.host += std::max(0.0, seconds * growth - (beside ? pass.seconds() : 0));
     };
     const double forward = host.layer_forward_seconds, backward = host.layer_backward_seconds;
     const double again = layout_.recompute == Recompute::kFull ? forward : 0;
@@ -429,11 +428,21 @@ class PartTimes::Walk {
   Product attention_in_, q_up_, kv_up_, attention_out_, up_, down_;
 };
 
+namespace {
+
+/// Ranks of a node.
+std::int64_t busy_of(const Cluster& cluster, const StepLayout& layout) {
+  return std::min<std::int64_t>(cluster.devices_per_node, layout.mesh.size());
+}
+
+}  // namespace
+
 PartTimes::PartTimes(const ModelConfig& model, const StepLayout& layout, const Cluster& cluster)
     : model_(model),
       layout_(layout),
       cluster_(cluster),
-      ops_(cluster, std::min<std::int64_t>(cluster.devices_per_node, layout.mesh.size())) {}
+      ops_(cluster, busy_of(cluster, layout),
+           rank_speed(cluster, busy_of(cluster, layout), layout.threads)) {}
 
 bool PartTimes::goes_on_behind(const LinkTime& link) const {
   return layout_.device == DeviceKind::kCuda || link.crosses_nodes();

@@ -32,8 +32,17 @@ double flops_of(std::int64_t m, std::int64_t n, std::int64_t k) {
 
 }  // namespace
 
-OpTime::OpTime(const Cluster& cluster, std::int64_t busy)
+double rank_speed(const Cluster& cluster, std::int64_t busy, std::int64_t threads) {
+  if (cluster.device.kind != DeviceKind::kCpu) return 1;
+  const double share = static_cast<double>(cluster.devices_per_node) / static_cast<double>(busy);
+  if (threads == 0) return share;
+  return std::min(share,
+                  static_cast<double>(threads) / static_cast<double>(cluster.device.threads));
+}
+
+OpTime::OpTime(const Cluster& cluster, std::int64_t busy, double speed)
     : cluster_(cluster),
+      speed_(speed),
       bytes_per_second_(cluster.device.bytes_per_second),
       kernel_seconds_(cluster.device.kind == DeviceKind::kCuda ? kKernelSeconds : 0) {
   if (cluster.shared_bytes_per_second > 0)
@@ -55,10 +64,10 @@ double OpTime::arithmetic(const ProductWork& work) const {
     nearest = &entry;
   }
   if (nearest != nullptr)
-    return flops / flops_of(nearest->m, nearest->n, nearest->k) * nearest->seconds;
+    return flops / flops_of(nearest->m, nearest->n, nearest->k) * nearest->seconds / speed_;
   const Cluster::Efficiency& of = cluster_.efficiency;
   return flops * wave_factor(work, cluster_.device.multiprocessors) /
-         (cluster_.peak_flops(work.type) *
+         (speed_ * cluster_.peak_flops(work.type) *
           (is_fp8(work.type) ? of.gemm_fp8.value_or(of.gemm) : of.gemm));
 }
 
@@ -75,7 +84,9 @@ double OpTime::memory(double bytes) const {
   if (bytes <= 0) return 0;
   const std::vector<MemorySeconds>& table = cluster_.memory;
   if (table.empty()) return bytes / bytes_per_second_ + kernel_seconds_;
-  const auto rate = [](const MemorySeconds& entry) { return entry.bytes / entry.seconds; };
+  const auto rate = [this](const MemorySeconds& entry) {
+    return speed_ * entry.bytes / entry.seconds;
+  };
   const auto above = std::find_if(table.begin(), table.end(),
                                   [&](const MemorySeconds& entry) { return entry.bytes >= bytes; });
   if (above == table.begin()) return bytes / rate(table.front());
@@ -87,7 +98,8 @@ double OpTime::memory(double bytes) const {
 
 double OpTime::attention(double flops, DType type) const {
   if (flops <= 0) return 0;
-  return flops / (cluster_.peak_flops(type) * cluster_.efficiency.attention) + kernel_seconds_;
+  return flops / (speed_ * cluster_.peak_flops(type) * cluster_.efficiency.attention) +
+         kernel_seconds_;
 }
 
 LinkTime::LinkTime(const Cluster& cluster, std::int64_t ranks, std::int64_t stride)

@@ -18,10 +18,15 @@ struct ProductWork {
   double count = 1;
 };
 
-/// What one device of a cluster takes, where `busy` of its node compute at once.
+/// How much faster a rank is than the cluster file's, where `busy` of a node compute: a CPU's cores
+/// and caches are shared out among those that are there, each with `threads` (0: its share).
+double rank_speed(const Cluster& cluster, std::int64_t busy, std::int64_t threads);
+
+/// What one device of a cluster takes, where `busy` of its node compute at once, `speed` times as
+/// fast as the file has it.
 class OpTime {
  public:
-  OpTime(const Cluster& cluster, std::int64_t busy);
+  OpTime(const Cluster& cluster, std::int64_t busy, double speed = 1);
 
   /// The longer of arithmetic and memory:
   ///   2 m n k q / (peak · efficiency),  q: tiles of 128 x 128 fill the multiprocessors in waves,
@@ -40,6 +45,7 @@ class OpTime {
  private:
   [[nodiscard]] double arithmetic(const ProductWork& work) const;
   const Cluster& cluster_;
+  double speed_;
   double bytes_per_second_;
   double kernel_seconds_;
 };

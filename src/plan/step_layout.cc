@@ -11,6 +11,7 @@ StepLayout step_layout(const RunConfig& config, const ResolvedRun& run) {
   layout.passes = run.passes;
   layout.sequence_length = config.data.sequence_length;
   layout.device = run.device;
+  layout.threads = config.run.threads_per_rank;
   layout.compute = run.compute;
   layout.fp8 = run.fp8;
   layout.sequence_parallel = parallel.cuts_tokens(run.mesh.extent(Axis::kTensor));

@@ -20,6 +20,7 @@ struct StepLayout {
   ResolvedBatch passes;
   std::int64_t sequence_length = 1;
   DeviceKind device = DeviceKind::kCpu;
+  std::int64_t threads = 0;  ///< of a CPU's rank; 0: its share of the cores
   DType compute = DType::kF32;
   std::optional<Fp8Precision> fp8 = {};
   bool sequence_parallel = false;

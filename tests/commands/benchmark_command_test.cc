@@ -12,6 +12,7 @@
 #include "config/model_parse.h"
 #include "model/flops.h"
 #include "model/param_table.h"
+#include "plan/cluster_file.h"
 #include "support/temporary_directory.h"
 
 namespace trireme {
@@ -353,6 +354,48 @@ TEST(BenchmarkReport, of_two_ranks_rates_are_those_of_both) {
   const std::string report = benchmark_text(sample_result(2, 1'500'000'000));
   EXPECT_NE(report.find("between ranks\n  forward 6000.00 to 6500.00 ms\n"), std::string::npos)
       << report;
+}
+
+TEST(WriteCluster, what_is_measured_is_what_a_plan_reads) {
+  const TemporaryDirectory folder;
+  const std::string config = folder
+                                 .write("config.json", R"({
+    "run": {"directory": "unused", "steps": 20, "threads_per_rank": 1},
+    "model": {"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2,
+              "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 64},
+    "data": {"train": "synthetic", "sequence_length": 32}, "batch": {"global": 2, "micro": 1},
+    "optimizer": {"lr": 0.001}})")
+                                 .string();
+  const std::string file = (folder / "here.json").string();
+  printed_by({config, "--steps", "2", "--no-rates", "--write-cluster", file});
+  std::vector<Problem> problems;
+  const Cluster cluster = read_cluster(file, problems);
+  EXPECT_TRUE(problems.empty()) << format_problems(problems);
+  EXPECT_EQ(cluster.device.kind, DeviceKind::kCpu);
+  EXPECT_EQ(cluster.device.threads, 1);
+  EXPECT_GT(cluster.gemm.size(), 20U);
+  EXPECT_GT(cluster.memory.size(), 5U);
+  EXPECT_GT(cluster.efficiency.attention, 0);
+  EXPECT_GT(cluster.host.layer_forward_seconds, 0);
+  for (const char* path : {"gemm", "memory", "efficiency.attention", "host", "node", "network"}) {
+    const auto source = std::find_if(cluster.sources.begin(), cluster.sources.end(),
+                                     [&](const auto& each) { return each.first == path; });
+    ASSERT_NE(source, cluster.sources.end()) << path;
+    const bool link = std::string_view(path).starts_with("n");  // of one rank
+    EXPECT_TRUE(source->second.starts_with(link ? "not measured: " : "measured: ")) << path;
+  }
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(
+      plan_command(std::vector<std::string>{config, "--cluster", file, "--json", "--no-data"}), 0);
+  const Json plan = parse_json(testing::internal::GetCapturedStdout(), "plan");
+  EXPECT_GT(number(*plan.find("time"), "step_seconds"), 1e-5);
+  try {
+    benchmark_command(std::vector<std::string>{config, "--write-cluster", file});
+    FAIL() << "overwrote a file";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    EXPECT_NE(std::string(error.what()).find("exists"), std::string::npos);
+  }
 }
 
 }  // namespace

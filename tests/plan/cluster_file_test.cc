@@ -123,5 +123,25 @@ TEST(ClusterFile, a_name_that_nobody_has_gets_the_nearest) {
   EXPECT_THROW(read_cluster("nowhere/h100.json", problems), DataError);
 }
 
+TEST(ClusterFile, what_is_written_is_read_back) {
+  for (const std::string& name : cluster_names()) {
+    std::vector<Problem> problems;
+    Cluster cluster = read_cluster(name, problems);
+    cluster.gemm = {{1, 2, 3, DType::kF8E4M3, 0.25}, {4, 5, 6, DType::kBF16, 0.5}};
+    cluster.memory = {{1e3, 1e-6}, {1e6, 1e-3}};
+    cluster.program.emplace().overlap.data = 0.5;
+    cluster.price.kwh = 0.1;
+    const Json written = cluster_file_json(cluster);
+    const Cluster read = parse_cluster(written, problems);
+    EXPECT_TRUE(problems.empty()) << format_problems(problems);
+    EXPECT_EQ(cluster_file_json(read), written);
+    EXPECT_EQ(read.gemm[0].type, DType::kF8E4M3);
+    EXPECT_EQ(read.device.multiprocessors, cluster.device.multiprocessors);
+    EXPECT_EQ(read.efficiency.gemm_fp8, cluster.efficiency.gemm_fp8);
+    EXPECT_EQ(read.power.node_idle_watts, cluster.power.node_idle_watts);
+    EXPECT_EQ(read.sources, cluster.sources);
+  }
+}
+
 }  // namespace
 }  // namespace trireme

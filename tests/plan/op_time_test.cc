@@ -70,6 +70,22 @@ TEST(OpTime, devices_share_the_memory_of_a_node) {
   EXPECT_DOUBLE_EQ(OpTime(cluster, 4).memory(1e9), 2);
 }
 
+TEST(OpTime, ranks_of_a_cpu_share_its_cores) {
+  Cluster cluster = round_cluster();  // of 4 ranks
+  cluster.device.threads = 2;
+  EXPECT_EQ(rank_speed(cluster, 4, 0), 1);
+  EXPECT_EQ(rank_speed(cluster, 1, 0), 4);
+  EXPECT_EQ(rank_speed(cluster, 1, 3), 1.5);  // as many threads as it is given
+  EXPECT_EQ(rank_speed(cluster, 2, 8), 2);    // and cores as there are
+  cluster.gemm = {{100, 100, 100, DType::kF32, 1}};
+  cluster.memory = {{1e3, 1e-6}};
+  EXPECT_DOUBLE_EQ(OpTime(cluster, 1, 4).product({100, 100, 100, DType::kF32, 0}), 0.25);
+  EXPECT_DOUBLE_EQ(OpTime(cluster, 1, 4).memory(1e3), 0.25e-6);
+  EXPECT_DOUBLE_EQ(OpTime(cluster, 1, 4).attention(1e12, DType::kF32), 0.25);
+  cluster.device.kind = DeviceKind::kCuda;
+  EXPECT_EQ(rank_speed(cluster, 1, 0), 1);
+}
+
 TEST(OpTime, a_gpus_kernels_start_and_end) {
   Cluster cluster = round_cluster();
   cluster.device.kind = DeviceKind::kCuda;

@@ -34,6 +34,7 @@ RunConfig config_of(const char* more = R"({"model_type":"llama"})", std::int64_t
   for (const auto& [key, value] : model.as_object()) all[key] = value;
   all["num_hidden_layers"] = layers;
   RunConfig config = small_config(all);
+  config.run.threads_per_rank = 1;  // however many ranks of a CPU's node there are
   config.data.sequence_length = 256;
   config.batch.micro = 2;
   return config;
@@ -137,6 +138,17 @@ TEST(StepTime, transfers_hide_behind_work_on_gpus_and_between_nodes) {
   cluster.network.bytes_per_second = 1e8;  // slower than there is work
   const PredictedStep slow = predict(config, 2, cluster);
   EXPECT_GT(slow.exposed[Axis::kData], 10 * across.exposed[Axis::kData]);
+}
+
+TEST(StepTime, ranks_of_a_cpu_have_its_cores_and_their_host_time) {
+  RunConfig config = config_of();
+  Cluster cluster = arithmetic_alone();
+  const double one_thread = predict(config, 1, cluster).compute;
+  config.run.threads_per_rank = 0;  // all cores: those of eight ranks
+  EXPECT_NEAR(predict(config, 1, cluster).compute, one_thread / 8, 1e-9 * one_thread);
+  cluster.host.layer_forward_seconds = 1;
+  cluster.host.layer_backward_seconds = 2;
+  EXPECT_NEAR(predict(config, 1, cluster).host, 4 * (1 + 2), 1e-9);
 }
 
 TEST(StepTime, hosts_bound_layers_that_are_not_replayed) {
