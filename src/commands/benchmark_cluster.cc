@@ -37,11 +37,12 @@ class ClusterMeasurement {
         replica_(runtime.replica()),
         measurement_{runtime.context, [this] { replica_.barrier(); }} {}
 
-  Cluster run() {
+  Cluster run(const HostTimes& host) {
     describe();
     measure_ops();
     measure_memory();
     measure_links();
+    take_host(host);
     cluster_.efficiency = {1, 1, cluster_.efficiency.attention, 1, 1};
     note("efficiency", "1: the tables and rates are what is reached, not what a data sheet has");
     return std::move(cluster_);
@@ -194,6 +195,23 @@ class ClusterMeasurement {
                             : "not measured: one host; as in a node. Write what the network has");
   }
 
+  void take_host(HostTimes host) {
+    if (runtime_.context.on_gpu()) {
+      note("host", "not measured: launches of a layer, where a step is not replayed as a graph");
+      return;
+    }
+    take_mean(replica_, host.passes);
+    take_mean(replica_, host.step);
+    const double layers =
+        static_cast<double>(runtime_.model.layer_count()) / runtime_.mesh.extent(Axis::kPipeline);
+    const double each =
+        host.passes / (layers * static_cast<double>(prepared_.run.passes.accumulation));
+    cluster_.host.layer_forward_seconds = cluster_.host.layer_backward_seconds = each / 2;
+    cluster_.host.step_seconds = host.step;
+    note("host",
+         measured("what lies between the ops of this config's step, the least of its steps"));
+  }
+
   Runtime& runtime_;
   const PreparedRun& prepared_;
   Communicator& replica_;
@@ -216,19 +234,8 @@ void check_cluster_file(const std::string& path) {
                     parent.string());
 }
 
-Cluster measure_cluster(Runtime& runtime, const PreparedRun& prepared) {
-  return ClusterMeasurement(runtime, prepared).run();
-}
-
-void add_host_times(Cluster& cluster, const StepCost& cost, double layer_passes) {
-  const auto phase = [&](StepPhase which) -> const PhaseCost& {
-    return cost.phases[static_cast<std::size_t>(which)];
-  };
-  cluster.host.layer_forward_seconds = phase(StepPhase::kForward).not_in_ops / layer_passes;
-  cluster.host.layer_backward_seconds = phase(StepPhase::kBackward).not_in_ops / layer_passes;
-  cluster.host.step_seconds =
-      phase(StepPhase::kOther).seconds.mean + phase(StepPhase::kData).seconds.mean;
-  cluster.sources.emplace_back("host", "measured: what lies between the ops of this config's step");
+Cluster measure_cluster(Runtime& runtime, const PreparedRun& prepared, const HostTimes& host) {
+  return ClusterMeasurement(runtime, prepared).run(host);
 }
 
 }  // namespace trireme

@@ -53,6 +53,34 @@ Loader synthetic_loader(Runtime& runtime, const PreparedRun& prepared) {
 struct TimedSteps {
   std::vector<double> seconds;  ///< of each
   StepTimes sum;
+  HostTimes host;  ///< the least of a step, where ops are traced
+};
+
+/// Keeps the least that a step has had in its passes outside of ops and waits, and for its data:
+/// what else the machine does falls into none of the quickest.
+class HostClock {
+ public:
+  HostClock(const OpTrace* ops, HostTimes& least) : ops_(ops), least_(least) {}
+  void step(const StepTimes& times) {
+    if (ops_ == nullptr) return;
+    std::int64_t ns = 0;
+    for (const OpTotal& op : ops_->totals()) {
+      const StepPhase phase = step_phase_of(op.phase);
+      if (phase == StepPhase::kForward || phase == StepPhase::kBackward) ns += op.ns;
+    }
+    const double in_ops = static_cast<double>(ns - std::exchange(ops_ns_, ns)) * 1e-9;
+    const double passes = std::max(0.0, times.forward_backward_seconds() - in_ops);
+    const double data = times.seconds_of(Phase::kData);
+    least_.passes = first_ ? passes : std::min(least_.passes, passes);
+    least_.step = first_ ? data : std::min(least_.step, data);
+    first_ = false;
+  }
+
+ private:
+  const OpTrace* const ops_;
+  HostTimes& least_;
+  std::int64_t ops_ns_ = 0;  // of the steps so far
+  bool first_ = true;
 };
 
 /// Training's own steps; their ops go to `ops`, where given.
@@ -65,6 +93,7 @@ TimedSteps time_steps(Runtime& runtime, const PreparedRun& prepared, const Optio
   inputs.stands_still_behind = [&](std::int64_t step) { return step == options.warmup; };
   StepLoop loop(runtime, loader, inputs);
   TimedSteps timed;
+  HostClock host(ops, timed.host);
   for (std::int64_t i = 0; i < inputs.steps; ++i) {
     if (i == options.warmup) runtime.context.set_op_trace(ops);
     const CommittedStep step = loop.next();
@@ -74,6 +103,7 @@ TimedSteps time_steps(Runtime& runtime, const PreparedRun& prepared, const Optio
     if (i < options.warmup) continue;
     timed.seconds.push_back(step.times.seconds());
     timed.sum += step.times;
+    host.step(step.times);
   }
   runtime.context.set_op_trace(nullptr);
   return timed;
@@ -125,17 +155,7 @@ MachineRates rates_of_machine(Runtime& runtime) {
 }
 
 /// On rank 0.
-void write_cluster(Cluster cluster, const PreparedRun& prepared, const StepCost& cost,
-                   const Runtime& runtime, const std::string& path) {
-  const double layers =
-      static_cast<double>(runtime.model.layer_count()) / runtime.mesh.extent(Axis::kPipeline);
-  if (!runtime.context.on_gpu()) {
-    const auto passes = static_cast<double>(prepared.run.passes.accumulation);
-    add_host_times(cluster, cost, layers * passes);
-  } else {
-    cluster.sources.emplace_back(
-        "host", "not measured: launches of a layer, where a step is not replayed as a graph");
-  }
+void write_cluster(const Cluster& cluster, const std::string& path) {
   write_file_atomically(path, cluster_file_json(cluster).dump(2) + "\n");
   for (const auto& [what, source] : cluster.sources)
     if (source.starts_with("not measured")) log_info("{}: {} {}", path, what, source);
@@ -180,7 +200,7 @@ void time_run(Launch& launch, const PreparedRun& prepared, const Placement& plac
                      std::as_writable_bytes(std::span(result.ranks)));
   const MachineRates my_rates = options.rates ? rates_of_machine(runtime) : MachineRates();
   std::optional<Cluster> cluster;
-  if (!options.write_cluster.empty()) cluster = measure_cluster(runtime, prepared);
+  if (!options.write_cluster.empty()) cluster = measure_cluster(runtime, prepared, traced.host);
   const std::vector<std::string> texts = replica.all_gather_text(text_of(mine, my_rates));
   if (replica.rank() != 0) return;
 
@@ -208,8 +228,7 @@ void time_run(Launch& launch, const PreparedRun& prepared, const Placement& plac
                              static_cast<double>(options.steps);
   result.cost = cost_of_step(ranks, options.steps, traced_mean, result.rates);
   std::sort(result.step_seconds.begin(), result.step_seconds.end());
-  if (cluster)
-    write_cluster(*std::move(cluster), prepared, result.cost, runtime, options.write_cluster);
+  if (cluster) write_cluster(*cluster, options.write_cluster);
   std::fputs(options.json ? (benchmark_json(result).dump() + "\n").c_str()
                           : benchmark_text(result).c_str(),
              stdout);

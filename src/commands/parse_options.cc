@@ -56,12 +56,8 @@ struct LaterOption {
   std::string_view command, option;
 };
 constexpr LaterOption kLaterOptions[] = {
-    {"train evaluate", "--base"},
-    {"train evaluate", "--ema"},
-    {"train export", "--base"},
-    {"train export", "--ema"},
-    {"train export", "--merge"},
-    {"train generate", "--base"},
+    {"train evaluate", "--base"}, {"train evaluate", "--ema"}, {"train export", "--base"},
+    {"train export", "--ema"},    {"train export", "--merge"}, {"train generate", "--base"},
     {"train plan", "--search"},
 };
 

@@ -466,6 +466,11 @@ void add_output(std::vector<Field>& list) {
             "(W&B, MLflow)",
         .default_text = "none", .example = "[\"python3\", \"scripts/to_wandb.py\"]", .minimum = 1,
         .peers = {"--wandb-project", "wandb.enabled", "", "metrics.enable_wandb"});
+  FIELD(log.cluster,
+        .text =
+            "A cluster file, or a name of configs/clusters: a step's predicted seconds beside the "
+            "measured ones",
+        .default_text = "none", .example = "\"here.json\"");
 }
 
 #undef FIELD

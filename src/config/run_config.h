@@ -251,6 +251,7 @@ struct RunConfig {
     bool tensorboard = true;
     std::optional<std::array<std::int64_t, 2>> trace_steps;  ///< first and last step, both included
     std::optional<std::vector<std::string>> command;         ///< program and its arguments
+    std::optional<std::string> cluster;  ///< a file, or a name of configs/clusters
     friend bool operator==(const Log&, const Log&) = default;
   } log;
 

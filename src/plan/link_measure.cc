@@ -13,8 +13,8 @@ namespace {
 constexpr std::int64_t kBytesMin = 1 << 10, kBytesStep = 16;
 /// What is shorter is mostly latency.
 constexpr double kLatencyBytes = 4096, kBandwidthBytes = 65536;
-constexpr double kBytesTimed = 1.6e7;
-constexpr std::int64_t kTimesMax = 100;
+constexpr double kBytesTimed = 4e6;
+constexpr std::int64_t kTimesMax = 20, kRepetitions = 16;
 
 }  // namespace
 
@@ -61,7 +61,8 @@ std::vector<TransferSeconds> measure_transfers(Communicator& channel, Context& c
     const std::int64_t times = std::clamp<std::int64_t>(
         static_cast<std::int64_t>(kBytesTimed / static_cast<double>(whole)), 1, kTimesMax);
     const auto time = [&](double of_bytes, double messages, const std::function<void()>& work) {
-      measured.push_back({of_bytes, messages, seconds_of(measurement, times, work)});
+      measured.push_back(
+          {of_bytes, messages, seconds_of(measurement, {times, kRepetitions}, work)});
     };
     time(sent, steps, [&] { channel.start_all_gather(operand).wait(); });
     time(sent, steps, [&] { channel.start_reduce_scatter(operand).wait(); });

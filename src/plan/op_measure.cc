@@ -17,10 +17,11 @@ namespace trireme {
 
 namespace {
 
-/// A time is of at least so many operations or bytes, a millisecond or so: neither clock nor
+/// A repetition is of at least so many operations or bytes, a millisecond or so: neither clock nor
 /// meeting shows, and what else the machine does seldom falls into all of them.
 constexpr double kFlopsTimed = 5e7, kGpuFlopsTimed = 2e11, kBytesTimed = 1.6e7;
-constexpr int kRepetitionsMax = 16, kRepetitionsMin = 4;
+/// Longer work is repeated less.
+constexpr double kRepetitionsMin = 6, kRepetitionsMax = 24;
 constexpr double kPassBytesMin = 1 << 16, kPassBytesStep = 4;
 /// Whole, half, a quarter.
 constexpr std::int64_t kParts[] = {1, 2, 4};
@@ -97,8 +98,12 @@ Buffer cleared(Context& context, DType dtype, const Shape& shape) {
   return Buffer(dtype, shape, context.device());
 }
 
-std::int64_t times_of(double work, double enough) {
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(enough / work));
+/// `work` and `enough` in operations or bytes.
+Repeats repeats_of(double work, double enough) {
+  const double times = std::max(1.0, std::floor(enough / work));
+  const double repetitions =
+      std::clamp(kRepetitionsMax * enough / (work * times), kRepetitionsMin, kRepetitionsMax);
+  return {static_cast<std::int64_t>(times), static_cast<std::int64_t>(repetitions)};
 }
 
 double product_seconds(const Measurement& measurement, const ProductShape& shape, DType type) {
@@ -117,7 +122,7 @@ double product_seconds(const Measurement& measurement, const ProductShape& shape
   args.transpose_b = shape.use == ProductUse::kForward ? Transpose::kYes : Transpose::kNo;
   args.accumulate = weight ? Accumulate::kYes : Accumulate::kNo;
   const double enough = context.on_gpu() ? kGpuFlopsTimed : kFlopsTimed;
-  return seconds_of(measurement, times_of(flops_of(shape), enough), [&] { gemm(context, args); });
+  return seconds_of(measurement, repeats_of(flops_of(shape), enough), [&] { gemm(context, args); });
 }
 
 /// Operands with one scale each; sides are brought to what the kernels take.
@@ -147,7 +152,7 @@ double fp8_product_seconds(const Measurement& measurement, const ProductShape& s
   args.c_MN = c.view();
   args.a = a.view;
   args.b = b.view;
-  return seconds_of(measurement, times_of(flops_of(shape), kGpuFlopsTimed),
+  return seconds_of(measurement, repeats_of(flops_of(shape), kGpuFlopsTimed),
                     [&] { gemm_quantized(context, args); });
 }
 
@@ -181,19 +186,18 @@ std::vector<ProductShape> products_to_measure(const ModelConfig& model, std::int
   return list.shapes;
 }
 
-double seconds_of(const Measurement& measurement, std::int64_t times,
+double seconds_of(const Measurement& measurement, const Repeats& repeats,
                   const std::function<void()>& work) {
-  const int repetitions = times > 1 ? kRepetitionsMax : kRepetitionsMin;
   double best = INFINITY;
-  for (int i = 0; i < repetitions; ++i) {
+  for (std::int64_t i = 0; i < repeats.repetitions; ++i) {
     measurement.together();
     const std::int64_t begin_ns = steady_now_ns();
-    for (std::int64_t j = 0; j < times; ++j) work();
+    for (std::int64_t j = 0; j < repeats.times; ++j) work();
     measurement.context.synchronize();
     measurement.together();
     best = std::min(best, static_cast<double>(steady_now_ns() - begin_ns) * 1e-9);
   }
-  return best / real(times);
+  return best / real(repeats.times);
 }
 
 std::vector<ProductSeconds> measure_products(const Measurement& measurement,
@@ -244,9 +248,8 @@ std::vector<MemorySeconds> measure_passes(const Measurement& measurement, std::i
     args.residual_TC = residual.view().rows(0, rows);
     args.weight_C = weight.view();
     const double moved = row_bytes * real(rows);
-    const std::int64_t times = times_of(moved, kBytesTimed);
-    measured.push_back(
-        {moved, seconds_of(measurement, times, [&] { norm_forward(context, args); })});
+    measured.push_back({moved, seconds_of(measurement, repeats_of(moved, kBytesTimed),
+                                          [&] { norm_forward(context, args); })});
     if (rows == most) return measured;
   }
 }
@@ -296,7 +299,7 @@ double measure_attention(const Measurement& measurement, const AttentionConfig& 
   const double seen = real(attention.seen(tokens));
   const double flops = 14 * real(attention.pair_size()) * (seen * real(tokens) - seen * seen / 2);
   const double enough = context.on_gpu() ? kGpuFlopsTimed : kFlopsTimed;
-  return flops / seconds_of(measurement, times_of(flops, enough), [&] {
+  return flops / seconds_of(measurement, repeats_of(flops, enough), [&] {
            attention_forward(context, forward);
            attention_delta(context, delta.view(), backward.d_o, forward.o);
            attention_backward(context, backward);

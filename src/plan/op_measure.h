@@ -36,9 +36,14 @@ struct Measurement {
   std::function<void()> together = [] {};
 };
 
-/// The least of several times of `work` (16; 4 where it is long enough to be done once), `times`
-/// times each, from one meeting of the ranks to the next; seconds of one. Collective through `together`.
-double seconds_of(const Measurement& measurement, std::int64_t times,
+/// How often something is timed: `repetitions` times, each of which does it `times` times.
+struct Repeats {
+  std::int64_t times = 1, repetitions = 8;
+};
+
+/// The least of the repetitions of `work`, from one meeting of the ranks to the next; seconds of
+/// one time. Collective through `together`.
+double seconds_of(const Measurement& measurement, const Repeats& repeats,
                   const std::function<void()>& work);
 
 /// One entry a shape; those of equal sizes and different uses are one, with their mean. fp8 (e4m3)

@@ -9,6 +9,15 @@ Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json();
 }
 
+Json time_json(const StepTime& time) {
+  Json exposed = Json::object();
+  for (const auto& [axis, seconds] : time.communication_exposed) exposed[axis] = seconds;
+  return Json::Object{{"forward_backward", time.forward_backward},
+                      {"communication_exposed", std::move(exposed)},
+                      {"data_wait", time.data_wait},
+                      {"optimizer", time.optimizer}};
+}
+
 }  // namespace
 
 std::string_view name_of(EndReason reason) {
@@ -34,23 +43,24 @@ std::string_view name_of(EndReason reason) {
 }
 
 Json to_json(const StartLine& line) {
-  return Json::Object{{"kind", "start"},
-                      {"version", line.version},
-                      {"world", line.world},
-                      {"mesh", line.mesh},
-                      {"parameters", line.parameters},
-                      {"model_flops_per_token", line.model_flops_per_token},
-                      {"peak_tflops", or_null(line.peak_tflops)},
-                      {"config", line.config}};
+  Json json = Json::Object{{"kind", "start"},
+                           {"version", line.version},
+                           {"world", line.world},
+                           {"mesh", line.mesh},
+                           {"parameters", line.parameters},
+                           {"model_flops_per_token", line.model_flops_per_token},
+                           {"peak_tflops", or_null(line.peak_tflops)},
+                           {"config", line.config}};
+  if (line.predicted) {
+    json["predicted"] = Json::Object{{"cluster", line.predicted->cluster},
+                                     {"step_seconds", line.predicted->step_seconds},
+                                     {"time", time_json(line.predicted->time)},
+                                     {"watts", or_null(line.predicted->watts)}};
+  }
+  return json;
 }
 
 Json to_json(const StepLine& line) {
-  Json exposed = Json::object();
-  for (const auto& [axis, seconds] : line.time.communication_exposed) exposed[axis] = seconds;
-  Json time = Json::Object{{"forward_backward", line.time.forward_backward},
-                           {"communication_exposed", std::move(exposed)},
-                           {"data_wait", line.time.data_wait},
-                           {"optimizer", line.time.optimizer}};
   Json json = Json::Object{{"kind", "step"},
                            {"step", line.step},
                            {"loss", line.loss},
@@ -63,7 +73,8 @@ Json to_json(const StepLine& line) {
                            {"tflops_per_second", line.tflops_per_second},
                            {"mfu", or_null(line.mfu)},
                            {"memory_bytes", line.memory_bytes},
-                           {"time", std::move(time)}};
+                           {"time", time_json(line.time)}};
+  if (line.joules) json["joules"] = *line.joules;
   if (line.experts) {
     json["aux_loss"] = line.experts->aux_loss;
     json["z_loss"] = line.experts->z_loss;
@@ -120,6 +131,9 @@ Json to_json(const EndLine& line) {
                            {"bubble_measured", or_null(line.bubble_measured)},
                            {"bubble_simulated", or_null(line.bubble_simulated)}};
   if (line.undone_steps) json["undone_steps"] = *line.undone_steps;
+  if (line.step_seconds) json["step_seconds"] = *line.step_seconds;
+  if (line.predicted_step_seconds) json["predicted_step_seconds"] = *line.predicted_step_seconds;
+  if (line.joules) json["joules"] = *line.joules;
   return json;
 }
 

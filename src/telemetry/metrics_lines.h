@@ -13,6 +13,22 @@
 
 namespace trireme {
 
+/// Seconds of one step on rank 0.
+struct StepTime {
+  double forward_backward = 0;
+  std::vector<std::pair<std::string, double>> communication_exposed;  ///< by axis
+  double data_wait = 0;
+  double optimizer = 0;
+};
+
+/// A step of the run as log.cluster foretells it, of the rank that ends last.
+struct PredictedTime {
+  std::string cluster;  ///< its name
+  double step_seconds = 0;
+  StepTime time;                ///< nobody waits for data; "pipeline" has the bubble
+  std::optional<double> watts;  ///< of all nodes, at the site's meter; empty where none are given
+};
+
 /// Once for each start of the program.
 struct StartLine {
   std::string version;
@@ -20,16 +36,9 @@ struct StartLine {
   Json mesh;  ///< {axis: extent}
   std::int64_t parameters = 0;
   std::int64_t model_flops_per_token = 0;
-  std::optional<double> peak_tflops;  ///< of one device; empty where unknown
-  Json config;                        ///< resolved
-};
-
-/// Seconds of one step on rank 0.
-struct StepTime {
-  double forward_backward = 0;
-  std::vector<std::pair<std::string, double>> communication_exposed;  ///< by axis
-  double data_wait = 0;
-  double optimizer = 0;
+  std::optional<double> peak_tflops;       ///< of one device; empty where unknown
+  Json config;                             ///< resolved
+  std::optional<PredictedTime> predicted;  ///< no key without log.cluster
 };
 
 /// Of a model with experts.
@@ -53,6 +62,8 @@ struct StepLine {
   std::int64_t memory_bytes = 0;  ///< largest rank
   std::optional<ExpertFigures> experts;
   StepTime time;
+  /// Of all machines that tell, since the last line that has it; no key elsewhere.
+  std::optional<double> joules = {};
 };
 
 struct EvaluationLine {
@@ -115,6 +126,9 @@ struct EndLine {
   std::optional<double> bubble_measured, bubble_simulated;  ///< empty without a pipeline
   /// Updates that the norm took back; empty, and no key, without parallel.speculative_step.
   std::optional<std::int64_t> undone_steps;
+  /// Means over the steps behind the first of this start, and what was predicted; no keys without.
+  std::optional<double> step_seconds = {}, predicted_step_seconds = {};
+  std::optional<double> joules = {};  ///< of this start's steps; no key where nobody tells
 };
 
 Json to_json(const StartLine& line);

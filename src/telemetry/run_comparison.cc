@@ -53,6 +53,7 @@ class MetricsReader {
     const std::optional<std::int64_t> step = integer(line, "step");
     if (kind == "start") {
       end_reason_.clear();
+      begin_prediction(line);
       if (const Json* config = line.find("config"); config != nullptr && config->is_object())
         config_ = *config;
     } else if (kind == "step" && step) {
@@ -72,18 +73,30 @@ class MetricsReader {
     run.loss = loss_;
     run.tokens_per_second = speed_.value();
     run.mfu = mfu_.value();
+    run.step_seconds = step_seconds_.value();
+    run.predicted_step_seconds = predicted_;
+    run.joules = joules_;
     run.end_reason = end_reason_;
     if (run.config.is_null()) run.config = config_;
     run.validation_loss = validation_loss(run.config);
   }
 
  private:
+  void begin_prediction(const Json& line) {
+    const Json* predicted = line.find("predicted");
+    predicted_ = predicted != nullptr ? real(*predicted, "step_seconds") : std::nullopt;
+    step_seconds_ = {};
+    first_step_ = true;
+  }
+
   void add_step(std::int64_t step, const Json& line) {
     steps_ = step;
+    if (const auto joules = real(line, "joules")) joules_ = joules_.value_or(0) + *joules;
     if (const auto tokens = integer(line, "consumed_tokens")) tokens_ = tokens;
     if (const auto loss = real(line, "loss")) loss_ = loss;
     const std::optional<double> seconds = real(line, "step_seconds");
     if (!seconds || !(*seconds > 0)) return;
+    if (!std::exchange(first_step_, false) && predicted_) step_seconds_.add(*seconds, 1);
     if (const auto speed = real(line, "tokens_per_second")) speed_.add(*speed, *seconds);
     if (const auto mfu = real(line, "mfu")) mfu_.add(*mfu, *seconds);
   }
@@ -104,7 +117,9 @@ class MetricsReader {
   std::optional<std::int64_t> steps_, tokens_, evaluated_;
   std::optional<double> loss_;
   std::map<std::string, std::optional<double>> validation_;  ///< of the last evaluation, by name
-  Mean speed_, mfu_;
+  Mean speed_, mfu_, step_seconds_;
+  std::optional<double> predicted_, joules_;
+  bool first_step_ = true;
   std::string end_reason_;
   Json config_;
 };
@@ -239,6 +254,9 @@ Json comparison_json(const Comparison& comparison) {
     object["validation_loss"] = json_or_null(run.validation_loss);
     object["tokens_per_second"] = json_or_null(run.tokens_per_second);
     object["mfu"] = json_or_null(run.mfu);
+    object["step_seconds"] = json_or_null(run.step_seconds);
+    object["predicted_step_seconds"] = json_or_null(run.predicted_step_seconds);
+    object["joules"] = json_or_null(run.joules);
     runs.push_back(std::move(object));
   }
   Json& config = json["config"] = Json::object();
@@ -267,16 +285,36 @@ std::vector<std::string> short_names(const Comparison& comparison) {
 std::string summaries_text(const Comparison& comparison) {
   const std::vector<std::string> names = short_names(comparison);
   Table table;
-  table.row({"run", "steps", "tokens", "loss", "validation", "tokens/s", "MFU"});
+  std::vector<std::string> heading = {"run",        "steps",    "tokens", "loss",
+                                      "validation", "tokens/s", "MFU"};
+  const auto any = [&](const auto& has) {
+    return std::any_of(comparison.runs.begin(), comparison.runs.end(), has);
+  };
+  const bool predicted =
+      any([](const RunSummary& run) { return run.predicted_step_seconds.has_value(); });
+  const bool energy = any([](const RunSummary& run) { return run.joules.has_value(); });
+  if (predicted) heading.insert(heading.end(), {"s/step", "predicted"});
+  if (energy) heading.emplace_back("kWh");
+  table.row(std::move(heading));
   const auto loss = [](double value) { return fmt::format("{:.4f}", value); };
+  const auto seconds = [](double value) { return fmt::format("{:.4g}", value); };
+  const auto kwh = [](double joules) { return fmt::format("{:.4g}", joules / 3.6e6); };
   for (std::size_t i = 0; i < names.size(); ++i) {
     const RunSummary& run = comparison.runs[i];
-    table.row(
-        {names[i], cell(run.steps, format_integer),
-         cell(run.tokens, [](std::int64_t n) { return format_count(static_cast<double>(n)); }),
-         cell(run.loss, loss), cell(run.validation_loss, loss),
-         cell(run.tokens_per_second, format_count),
-         cell(run.mfu, [](double value) { return fmt::format("{:.1f} %", 100 * value); })});
+    std::vector<std::string> cells = {
+        names[i],
+        cell(run.steps, format_integer),
+        cell(run.tokens, [](std::int64_t n) { return format_count(static_cast<double>(n)); }),
+        cell(run.loss, loss),
+        cell(run.validation_loss, loss),
+        cell(run.tokens_per_second, format_count),
+        cell(run.mfu, [](double value) { return fmt::format("{:.1f} %", 100 * value); })};
+    if (predicted) {
+      cells.push_back(cell(run.step_seconds, seconds));
+      cells.push_back(cell(run.predicted_step_seconds, seconds));
+    }
+    if (energy) cells.push_back(cell(run.joules, kwh));
+    table.row(std::move(cells));
   }
   return table.text();
 }

@@ -21,9 +21,13 @@ struct RunSummary {
   std::optional<double> loss;             ///< of the last step that has a finite one
   std::optional<double> validation_loss;  ///< of the last evaluation; see summarize_run
   std::optional<double> tokens_per_second,
-      mfu;                 ///< over all steps, each with its seconds as weight
-  std::string end_reason;  ///< of its last life, "" while that lasts or where it was killed
-  Json config;             ///< as config.json has it; null where there is none
+      mfu;  ///< over all steps, each with its seconds as weight
+  /// A step's seconds of the last life that began with log.cluster, mean behind its first step, and
+  /// what was predicted.
+  std::optional<double> step_seconds, predicted_step_seconds;
+  std::optional<double> joules;  ///< of all steps
+  std::string end_reason;        ///< of its last life, "" while that lasts or where it was killed
+  Json config;                   ///< as config.json has it; null where there is none
 };
 
 /// Reads a run's folder. Of several validation sets the mean of the last evaluation counts, or the
@@ -40,8 +44,8 @@ struct Comparison {
 
 Comparison compare_runs(std::vector<RunSummary> runs);
 
-/// {runs: [{directory, steps, tokens, loss, validation_loss, tokens_per_second, mfu}], config:
-/// {path: [values]}}
+/// {runs: [{directory, steps, tokens, loss, validation_loss, tokens_per_second, mfu,
+/// step_seconds, predicted_step_seconds, joules}], config: {path: [values]}}
 Json comparison_json(const Comparison& comparison);
 
 /// The same as two tables for people; summaries_text is the first of them, of the runs.

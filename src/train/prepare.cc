@@ -94,7 +94,10 @@ PreparedRun check_run(LoadedConfig loaded, Needs needs, std::int64_t world,
   prepared.run = resolve_run(loaded.config, facts, loaded.problems, loaded.notes);
   loaded.problems.insert(loaded.problems.end(), inputs.problems.begin(), inputs.problems.end());
   if (auto fault = device_fault(loaded.config)) loaded.problems.push_back(*std::move(fault));
+  const std::optional<Cluster> cluster = cluster_of(loaded.config, loaded.problems, loaded.notes);
   throw_problems(loaded.problems);
+  if (cluster && loaded.config.has_model())
+    prepared.predicted = predict_time(loaded.config, prepared.run, *cluster);
   if (needs == Needs::kTraining) prepared.data_fingerprints = data_fingerprints(loaded.config);
   require_device_built(loaded.config.run.device);
   notes = std::move(loaded.notes);

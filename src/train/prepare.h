@@ -8,6 +8,7 @@
 #include "plan/resolve.h"
 #include "telemetry/console.h"
 #include "train/inputs.h"
+#include "train/run_prediction.h"
 
 namespace trireme {
 
@@ -18,7 +19,8 @@ struct PreparedRun {
   std::vector<std::string> tokenizer_hashes;  ///< Tokenizer::hashes()
   Json data_fingerprints = Json::object();    ///< of a run (kTraining)
   std::int64_t end_token = -1;  ///< of the tokenizer: what ends a document in the data; -1: none
-  bool global_batch_given = false;  ///< by the user, not derived
+  std::optional<PredictedTime> predicted;  ///< on rank 0, with log.cluster
+  bool global_batch_given = false;         ///< by the user, not derived
   /// Windows of each of evaluation.batches; 0: batch.global.
   std::int64_t evaluation_batch = 0;
 };

@@ -35,6 +35,7 @@ Reporter::Reporter(const RunConfig& config, Begin begin, std::int64_t steps_tota
 }
 
 void Reporter::start(const StartLine& line) {
+  predicted_ = line.predicted;
   metrics_.append(line);
   metrics_.flush();
 }
@@ -44,6 +45,7 @@ void Reporter::resume(const ResumeLine& line) { metrics_.append(line); }
 void Reporter::step(const StepLine& line) {
   metrics_.append(line);
   if (tensorboard_) tensorboard_->append(line);
+  means_.add(line);
   seconds_ += line.step_seconds;
   ++steps_;
   interval_seconds_ += line.step_seconds;
@@ -106,7 +108,15 @@ void Reporter::checkpoint(const CheckpointLine& line) {
   }
 }
 
-void Reporter::end(const EndLine& line) {
+void Reporter::end(EndLine line) {
+  line.joules = means_.joules();
+  if (predicted_ && means_.steps() > 0) {
+    line.step_seconds = means_.step_seconds();
+    line.predicted_step_seconds = predicted_->step_seconds;
+    log_info_text(prediction_text(*predicted_, means_));
+  }
+  const std::string energy = energy_text(predicted_, means_);
+  if (!energy.empty()) log_info_text(energy);
   metrics_.append(line);
   metrics_.sync();
   if (tensorboard_) tensorboard_->flush();

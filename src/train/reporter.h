@@ -7,6 +7,7 @@
 #include "telemetry/loss_plot.h"
 #include "telemetry/metrics_command.h"
 #include "telemetry/metrics_file.h"
+#include "telemetry/prediction.h"
 #include "telemetry/tensorboard.h"
 
 namespace trireme {
@@ -35,7 +36,8 @@ class Reporter {
   void before_save() { metrics_.flush(); }
   void before_commit() { metrics_.sync_flushed(); }
   void checkpoint(const CheckpointLine& line);
-  void end(const EndLine& line);
+  /// With the means of this start's steps, beside what was predicted.
+  void end(EndLine line);
 
  private:
   std::int64_t log_interval_, steps_total_, first_step_;
@@ -43,6 +45,8 @@ class Reporter {
   std::optional<MetricsCommand> command_;
   std::optional<TensorBoardWriter> tensorboard_;
   LossPlot plot_;
+  std::optional<PredictedTime> predicted_;
+  StepMeans means_;
   double seconds_ = 0;  // of the steps reported so far
   std::int64_t steps_ = 0;
   double interval_seconds_ = 0, interval_tokens_ = 0;  // since the console's last line

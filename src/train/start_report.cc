@@ -99,6 +99,7 @@ StartLine start_line(const PreparedRun& prepared, const Runtime& runtime) {
       model_flops_per_token(prepared.config.model, prepared.config.data.sequence_length);
   line.peak_tflops = peak_tflops(prepared.config, runtime.context.device());
   line.config = resolved_json(prepared.config);
+  line.predicted = prepared.predicted;
   return line;
 }
 

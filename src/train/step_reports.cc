@@ -17,6 +17,8 @@ void RankReport::add(const RankReport& higher) {
   memory_bytes = std::max(memory_bytes, higher.memory_bytes);
   span_ns = std::max(span_ns, higher.span_ns);
   busy_ns += higher.busy_ns;
+  microjoules += higher.microjoules;
+  meters += higher.meters;
   writers.add(higher.writers);
 }
 
@@ -80,6 +82,7 @@ StepFacts StepReports::finish() {
   facts.save_is_late = report_.save_is_late != 0;
   facts.memory_bytes = report_.memory_bytes;
   facts.longest_span_ns = static_cast<double>(report_.span_ns);
+  if (report_.meters > 0) facts.joules = static_cast<double>(report_.microjoules) * 1e-6;
   if (layers_ > 0) facts.experts = finish_experts();
   facts.busy_ns = static_cast<double>(report_.busy_ns) / replica_.size();
   return facts;

@@ -23,6 +23,8 @@ struct RankReport {
   std::int64_t save_is_late = 0;  ///< rank 0's clock says that checkpoint.interval_minutes are over
   std::int64_t memory_bytes = 0;
   std::int64_t span_ns = 0, busy_ns = 0;  ///< of the pipeline's actions; the longest, the sum
+  std::int64_t microjoules = 0;           ///< since the last report with any
+  std::int64_t meters = 0;                ///< ranks that have read them now
   WriterStates writers;
 
   /// What higher ranks say.
@@ -45,6 +47,7 @@ struct StepFacts {
   bool save_is_late = false;
   std::int64_t memory_bytes = 0;            ///< the largest
   double longest_span_ns = 0, busy_ns = 0;  ///< the mean
+  std::optional<double> joules;             ///< where they were read
   std::optional<ExpertReport> experts;      ///< in a model with experts
 };
 

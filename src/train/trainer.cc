@@ -4,6 +4,7 @@
 
 #include "base/human_format.h"
 #include "base/log.h"
+#include "device/gpu.h"
 #include "guard/watchdog.h"
 #include "model/flops.h"
 #include "pipeline/simulate.h"
@@ -11,6 +12,18 @@
 #include "train/reporter.h"
 
 namespace trireme {
+
+namespace {
+
+EnergyMeter::Sources energy_of(const Runtime& runtime) {
+  EnergyMeter::Sources sources;
+  sources.packages = runtime.launch.local_rank() == 0;
+  if (runtime.context.on_gpu())
+    sources.gpu_bus_id = gpu::info(runtime.context.device().index).pci_bus_id;
+  return sources;
+}
+
+}  // namespace
 
 Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, RunProgress progress)
     : runtime_(runtime),
@@ -20,6 +33,7 @@ Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, RunProgress progress)
       peak_tflops_(peak_tflops(runtime.config, runtime.context.device())),
       trace_steps_(runtime),
       stopping_(runtime.config, runtime.replica().rank() == 0),
+      energy_(energy_of(runtime)),
       saver_(runtime, inputs_, progress_),
       evaluation_(runtime, inputs_, progress_),
       steps_(runtime, *inputs_.loader,
@@ -27,10 +41,22 @@ Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, RunProgress progress)
               [this](RankReport& mine) {
                 mine.stop_reason = stopping_.look();
                 saver_.report(mine);
+                report_energy(mine);
               },
               [this](std::int64_t step) { return stands_still_behind(step); }}) {
   if (runtime.model.has_experts() && runtime.replica().rank() == 0)
     expert_load_.emplace(runtime.model, runtime.config.run.directory);
+  if (runtime.replica().rank() == 0 && !energy_.refused().empty()) log_info_text(energy_.refused());
+}
+
+void Trainer::report_energy(RankReport& mine) {
+  if (!energy_.reads()) return;
+  energy_.poll();
+  ++reports_;
+  const bool last = progress_.step + 1 == inputs_.prepared.run.steps;
+  if (reports_ % runtime_.config.log.interval_steps != 0 && !last) return;
+  mine.microjoules = static_cast<std::int64_t>(energy_.take_joules() * 1e6);
+  mine.meters = 1;
 }
 
 RunEnd Trainer::run() {
@@ -151,6 +177,7 @@ void Trainer::report_step(const CommittedStep& step) {
       tokens * static_cast<double>(flops_per_token_) / line.step_seconds * 1e-12;
   if (peak_tflops_) line.mfu = line.tflops_per_second / (*peak_tflops_ * runtime_.replica().size());
   line.memory_bytes = step.facts.memory_bytes;
+  line.joules = step.facts.joules;
   if (const auto& experts = step.facts.experts)
     line.experts = {experts->aux_loss, experts->z_loss, experts->load};
   line.time.forward_backward = times.forward_backward_seconds();

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "device/energy.h"
 #include "train/evaluator.h"
 #include "train/expert_load_record.h"
 #include "train/run_end.h"
@@ -31,6 +32,8 @@ class Trainer {
   std::optional<RunEnd> after_step(const StepFacts& facts);
   [[nodiscard]] bool stands_still_behind(std::int64_t step) const;
   [[nodiscard]] bool finished() const { return progress_.step >= inputs_.prepared.run.steps; }
+  /// Joules of this rank, at each log interval and the last step.
+  void report_energy(RankReport& mine);
   void report_step(const CommittedStep& step);
   [[noreturn]] void end_diverged(const SkipLine& last);
   void write_end(EndReason reason);
@@ -44,6 +47,8 @@ class Trainer {
   const std::optional<double> peak_tflops_;  // of one device
   TraceSteps trace_steps_;
   Stopping stopping_;
+  EnergyMeter energy_;
+  std::int64_t reports_ = 0;
   RunSaver saver_;
   RunEvaluation evaluation_;
   std::optional<ExpertLoadRecord> expert_load_;  // on rank 0, with experts

@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """Predicted seconds of a step beside measured ones, on this machine's CPUs.
 
-  tests/bench/predicted_steps.py --train BUILD/train [--sizes S,M,L] [--rounds 3] [--output DIR] [--patience 600]
+  tests/bench/predicted_steps.py --train BUILD/train [--sizes S,M,L] [--ranks 1,2,4] [--rounds 3] [--cpu-time]
+                                 [--patience 600] [--output DIR]
 
 For each size and number of ranks `train benchmark --write-cluster` measures the machine with data parallelism alone;
 `train plan --cluster` then predicts every layout of as many ranks, and `train benchmark` measures it. A measurement
 during which others had more than a tenth of the cores is made again; if that does not end within `--patience` seconds,
 the quietest counts, and its row says so. Of a row the median round counts on both sides.
+
+With `--cpu-time` one rank of one thread is predicted and measured by the CPU time of its steps, which others hardly
+change: that of a longer run less that of a shorter one.
 
 Writes DIR/README.md and data.json. Ranks have one thread each beyond one rank, as `train` gives them.
 """
@@ -91,6 +95,12 @@ class Machine:
         cores = (time.monotonic() - begin) * os.cpu_count()
         return max(0.0, (busy_seconds() - busy - mine) / cores), done.stdout
 
+    def cpu_seconds(self, arguments):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.once(1, arguments)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
     def wait_for_quiet(self, end):
         """Until the machine has been idle for a second, or the time is over."""
         while time.monotonic() < end:
@@ -115,6 +125,40 @@ class Machine:
             self.retries += 1
 
 
+def measure_cpu_time(machine, folder, size, rounds):
+    """Rows of one rank and thread. The longer run has `steps[1]` steps behind the shorter one's."""
+    config = folder / f"{size}-thread.json"
+    config.write_text(json.dumps(config_of(size)))
+    cluster = folder / f"{size}-thread-cluster.json"
+    thread = ["--set", "run.threads_per_rank=1"]
+    shorter, longer = {"S": (2, 22), "M": (1, 4), "L": (1, 2)}[size]
+    machine.once(1, ["benchmark", str(config), *thread, "--no-rates", "--steps", str(longer), "--warmup", "1",
+                     "--write-cluster", str(cluster)])
+    rows = []
+    for recompute in ("none", "selective", "full"):
+        keys = [*thread, "--set", f"parallel.recompute={recompute}"]
+        plan = machine.once(1, ["plan", str(config), "--cluster", str(cluster), "--no-data", "--json", *keys])[1]
+
+        def cpu_seconds(steps):
+            arguments = ["benchmark", str(config), *keys, "--no-rates", "--warmup", "1", "--steps", str(steps)]
+            return min(machine.cpu_seconds(arguments) for _ in range(rounds))
+
+        row = {"size": size, "ranks": 1, "layout": f"one thread, CPU time, recompute {recompute}", "noise": 0,
+               "predicted": [json.loads(plan)["time"]],
+               "measured_seconds": (cpu_seconds(longer) - cpu_seconds(shorter)) / (longer - shorter)}
+        rows.append(row)
+    return [finished(row) for row in rows]
+
+
+def finished(row):
+    row["predicted_seconds"] = statistics.median(each["step_seconds"] for each in row["predicted"])
+    row["error"] = row["predicted_seconds"] / row["measured_seconds"] - 1
+    print(f"{row['size']} {row['ranks']} {row['layout']:<40} predicted {row['predicted_seconds']:.4f} s, measured "
+          f"{row['measured_seconds']:.4f} s: {100 * row['error']:+.1f} % (others {100 * row['noise']:.0f} %)",
+          flush=True)
+    return row
+
+
 def measure(machine, folder, size, ranks, rounds):
     config = folder / f"{size}.json"
     config.write_text(json.dumps(config_of(size)))
@@ -136,14 +180,9 @@ def measure(machine, folder, size, ranks, rounds):
             row["measured"].append({"step_seconds": result["step_seconds"], "time": result["time"]})
             row["foreign"].append(max(foreign, noise))
     for row in rows:
-        row["predicted_seconds"] = statistics.median(each["step_seconds"] for each in row["predicted"])
         row["measured_seconds"] = statistics.median(each["step_seconds"]["median"] for each in row["measured"])
-        row["error"] = row["predicted_seconds"] / row["measured_seconds"] - 1
         row["noise"] = statistics.median(row["foreign"])
-        print(f"{size} {ranks} {row['layout']:<40} predicted {row['predicted_seconds']:.4f} s, "
-              f"measured {row['measured_seconds']:.4f} s: {100 * row['error']:+.1f} % (others {100 * row['noise']:.0f} %)",
-              flush=True)
-    return rows
+    return [finished(row) for row in rows]
 
 
 def cpu_name():
@@ -165,9 +204,10 @@ def page(data):
         f"within 15 %: {sum(error <= 0.15 for error in errors)}.",
     ]
     if quiet and len(quiet) < len(rows):
-        text.append(f"Of the {len(quiet)} rows that were measured in quiet: median {100 * statistics.median(quiet):.1f} %, "
+        text.append(f"Of the {len(quiet)} rows measured in quiet: median {100 * statistics.median(quiet):.1f} %, "
                     f"largest {100 * max(quiet):.1f} %.")
-    text += ["", "| size | ranks | layout | predicted s | measured s | error | others had |", "|---|---|---|---|---|---|---|"]
+    text += ["", "| size | ranks | layout | predicted s | measured s | error | others had |",
+             "|---|---|---|---|---|---|---|"]
     for row in rows:
         text.append(f"| {row['size']} | {row['ranks']} | {row['layout']} | {row['predicted_seconds']:.4f} | "
                     f"{row['measured_seconds']:.4f} | {100 * row['error']:+.1f} % | {100 * row['noise']:.0f} % |")
@@ -180,6 +220,7 @@ def main():
     parser.add_argument("--sizes", default="S,M,L")
     parser.add_argument("--ranks", default="1,2,4")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--patience", type=float, default=600)
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "runs" / "predicted_steps")
     options = parser.parse_args()
@@ -187,6 +228,9 @@ def main():
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for size in options.sizes.split(","):
+            if options.cpu_time:
+                rows += measure_cpu_time(machine, pathlib.Path(folder), size, options.rounds)
+                continue
             for ranks in options.ranks.split(","):
                 rows += measure(machine, pathlib.Path(folder), size, int(ranks), options.rounds)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -46,10 +46,12 @@ TEST_F(CompareCommand, prints_the_object_of_the_contract) {
   EXPECT_EQ(
       out_,
       R"({"runs":[{"directory":")" + path("a") +
-          R"(","steps":3,"tokens":96,"loss":2.5,"validation_loss":null,"tokens_per_second":16.0,"mfu":null},)"
+          R"(","steps":3,"tokens":96,"loss":2.5,"validation_loss":null,"tokens_per_second":16.0,)"
+          R"("mfu":null,"step_seconds":null,"predicted_step_seconds":null,"joules":null},)"
           R"({"directory":")" +
           path("b") +
-          R"(","steps":null,"tokens":null,"loss":null,"validation_loss":null,"tokens_per_second":null,"mfu":null}],)"
+          R"(","steps":null,"tokens":null,"loss":null,"validation_loss":null,"tokens_per_second":null,)"
+          R"("mfu":null,"step_seconds":null,"predicted_step_seconds":null,"joules":null}],)"
           R"("config":{"optimizer.lr":[0.1,0.2]}})"
           "\n");
 }

@@ -95,7 +95,8 @@ TEST_F(RunComparisonTest, a_run_that_has_not_begun_has_nothing) {
       json.find("runs")->as_array()[0].dump(),
       fmt::format(
           R"({{"directory":"{}","steps":null,"tokens":null,"loss":null,"validation_loss":null,)"
-          R"("tokens_per_second":null,"mfu":null}})",
+          R"("tokens_per_second":null,"mfu":null,"step_seconds":null,)"
+          R"("predicted_step_seconds":null,"joules":null}})",
           (folder_ / "a").string()));
   EXPECT_EQ(json.find("config")->dump(), "{}");
 }
@@ -180,6 +181,29 @@ TEST(ComparisonPlot, draws_every_run_and_names_it) {
   EXPECT_EQ(count("run &lt;0&gt; 1.1"), 1);
   EXPECT_EQ(count("run &lt;2&gt;"), 1);
   EXPECT_NE(comparison_svg({}, "none").find("no steps yet"), std::string::npos);
+}
+
+TEST_F(RunComparisonTest, a_step_stands_beside_what_was_predicted) {
+  const std::string start =
+      R"({"kind":"start","config":{},"predicted":{"cluster":"here","step_seconds":2.5}})"
+      "\n";
+  const auto step = [](double seconds, const char* more = "") {
+    return fmt::format(R"({{"kind":"step","step":1,"step_seconds":{}{}}})", seconds, more) + "\n";
+  };
+  const RunSummary with =
+      summarize_run(run("with", "{}", start + step(9) + step(2, R"(,"joules":1.8e6)") + step(4)));
+  EXPECT_DOUBLE_EQ(with.step_seconds.value(), 3) << "behind the first";
+  EXPECT_EQ(with.predicted_step_seconds, 2.5);
+  EXPECT_EQ(with.joules, 1.8e6);
+  const RunSummary without = summarize_run(run("without", "{}", step(9) + step(2)));
+  EXPECT_EQ(without.step_seconds, std::nullopt);
+  EXPECT_EQ(without.predicted_step_seconds, std::nullopt);
+  const std::string text = summaries_text(compare_runs({with, without}));
+  EXPECT_NE(text.find("s/step  predicted  kWh"), std::string::npos) << text;
+  EXPECT_NE(text.find("     3        2.5  0.5"), std::string::npos) << text;
+  EXPECT_EQ(summaries_text(compare_runs({without, without})).find("predicted"), std::string::npos);
+  const Json json = comparison_json(compare_runs({with}));
+  EXPECT_EQ(json.find("runs")->as_array()[0].find("predicted_step_seconds")->as_double(), 2.5);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/file.h"
 #include "support/temporary_directory.h"
 
 namespace trireme {
@@ -30,6 +31,38 @@ TEST(Reporter, the_console_tells_the_rate_of_all_steps_since_its_last_line) {
   EXPECT_NE(text.find("1.00k tokens/s | MFU 50.0%"), std::string::npos) << text;  // the first step
   EXPECT_NE(text.find("250 tokens/s | MFU 12.5%"), std::string::npos) << text;    // 3 in 12 s
   EXPECT_NE(text.find("308 tokens/s | MFU 15.4%"), std::string::npos) << text;    // 4 in 13 s
+}
+
+TEST(Reporter, the_end_has_what_was_predicted_and_what_it_took) {
+  const TemporaryDirectory folder;
+  RunConfig config;
+  config.run.directory = folder.path().string();
+  config.log.tensorboard = false;
+  testing::internal::CaptureStderr();
+  {
+    Reporter reporter(config, {}, 3, 1);
+    StartLine start;
+    start.predicted.emplace().step_seconds = 1.5;
+    reporter.start(start);
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      StepLine line;
+      line.step = step;
+      line.step_seconds = step == 1 ? 20 : 2;
+      line.tokens_per_second = 1;
+      if (step == 3) line.joules = 7.2e6;
+      reporter.step(line);
+    }
+    reporter.end({});
+  }
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_NE(text.find("a step took 2 s, 1.5 s were predicted"), std::string::npos) << text;
+  EXPECT_NE(text.find("energy: 2 kWh measured"), std::string::npos) << text;
+  const std::string metrics = read_file(folder / "metrics.jsonl");
+  const Json end = parse_json(metrics.substr(metrics.find("{\"kind\":\"end\"")), "the end");
+  EXPECT_EQ(end.find("step_seconds")->as_double(), 2);
+  EXPECT_EQ(end.find("predicted_step_seconds")->as_double(), 1.5);
+  EXPECT_EQ(end.find("joules")->as_double(), 7.2e6);
+  EXPECT_NE(metrics.find("\"predicted\":{\"cluster\""), std::string::npos) << metrics;
 }
 
 }  // namespace

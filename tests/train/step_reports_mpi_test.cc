@@ -20,6 +20,8 @@ RankReport report_of(int rank, double scale) {
   report.memory_bytes = 100 - rank;
   report.span_ns = 50 + rank;
   report.busy_ns = 40;
+  report.microjoules = rank == 0 ? 0 : 1'500'000;
+  report.meters = rank == 0 ? 0 : 1;
   report.writers = WriterStates(rank == 0 ? WriterState::kDone : WriterState::kBusy);
   return report;
 }
@@ -43,6 +45,8 @@ void expect_facts_of_all(StepReports& reports, double scale) {
   EXPECT_EQ(facts.memory_bytes, 100);
   EXPECT_EQ(facts.longest_span_ns, 50 + world.size() - 1);
   EXPECT_DOUBLE_EQ(facts.busy_ns, 40);
+  EXPECT_EQ(facts.joules.has_value(), world.size() > 1);
+  EXPECT_DOUBLE_EQ(facts.joules.value_or(0), 1.5 * (world.size() - 1));
   EXPECT_EQ(reports.all().writers.first, WriterState::kDone);
   EXPECT_EQ(reports.all().writers.any_busy, world.size() > 1 ? 1 : 0);
   EXPECT_EQ(reports.all().writers.any_failed, 0);
