@@ -56,9 +56,8 @@ struct LaterOption {
   std::string_view command, option;
 };
 constexpr LaterOption kLaterOptions[] = {
-    {"train evaluate", "--base"}, {"train evaluate", "--ema"}, {"train export", "--base"},
-    {"train export", "--ema"},    {"train export", "--merge"}, {"train generate", "--base"},
-    {"train plan", "--search"},
+    {"train evaluate", "--ema"},
+    {"train export", "--ema"},
 };
 
 std::vector<std::string> option_names(const CLI::App& app) {

@@ -15,6 +15,7 @@
 #include "commands/config_options.h"
 #include "commands/parse_options.h"
 #include "commands/plan_experts.h"
+#include "commands/plan_search.h"
 #include "commands/plan_time.h"
 #include "config/fields.h"
 #include "model/flops.h"
@@ -43,7 +44,7 @@ struct Options {
   std::optional<std::int64_t> world;
   std::string memory, cluster, expert_load, write;
   std::optional<double> mtbf_hours, write_gbps;
-  bool json = false, no_data = false;
+  bool json = false, no_data = false, search = false;
 };
 
 struct Figures {
@@ -81,7 +82,7 @@ void take_experts(const Options& options, const RunConfig& config, Figures& figu
   if (options.expert_load.empty()) return;
   try {
     figures.experts = plan_experts(config, read_expert_load(options.expert_load, config.model));
-    if (options.write.empty()) return;
+    if (options.write.empty() || options.search) return;
     write_file_atomically(options.write,
                           expert_placement_json(figures.experts->placement).dump() + "\n");
   } catch (const Error& error) {
@@ -385,8 +386,13 @@ void declare(CLI::App& app, Options& options) {
   app.add_option("--expert-load", options.expert_load,
                  "tokens of each expert (a run writes expert_load.json): where they should stand")
       ->type_name("FILE");
+  app.add_flag("--search", options.search,
+               "with --cluster: the best layouts of --world ranks for the model, its global batch "
+               "and the memory of a rank. Extents, schedule, ZeRO's stage, micro-batch and "
+               "recomputation are free; model, sequence length, global batch and precision stay");
   app.add_option("--write", options.write,
-                 "of --expert-load: the file for parallel.expert_placement")
+                 "of --search: the config with the best layout; of --expert-load: the file for "
+                 "parallel.expert_placement. With --search an existing file is refused")
       ->type_name("FILE");
   app.add_flag("--no-data", options.no_data,
                "the data, and the disk for checkpoints, are on another host: do not look for them");
@@ -407,12 +413,23 @@ std::optional<Cluster> cluster_of(const Options& options, LoadedConfig& loaded) 
   return cluster;
 }
 
-/// The placement goes where nothing is read.
+/// What is written goes where nothing is read or lost.
 void check_write(const Options& options) {
-  if (!options.write.empty() && options.expert_load.empty()) {
+  if (options.search && options.cluster.empty()) {
     throw ConfigError(
-        "--write: is for the placement that --expert-load finds (there is nothing else to write). "
-        "Give both");
+        "--search: compares seconds, which need --cluster FILE or a name of configs/clusters");
+  }
+  if (options.search && !options.expert_load.empty()) {
+    throw ConfigError(
+        "--search: and --expert-load, which is of one layout. Search first, then place the experts "
+        "of the config that --write gives");
+  }
+  if (options.write.empty()) return;
+  if (options.search) return check_written_config(options.write);
+  if (options.expert_load.empty()) {
+    throw ConfigError(
+        "--write: is for the config that --search finds, or the placement that --expert-load finds "
+        "(there is nothing else to write). Give one of them");
   }
   if (std::error_code absent;
       std::filesystem::equivalent(options.write, options.expert_load, absent)) {
@@ -460,35 +477,49 @@ int plan_command(Arguments arguments) {
     input.windows = inputs.data.windows;
     if (inputs.tokenizer) input.vocabulary = inputs.tokenizer->vocab_size();
   }
-  const ResolvedRun run = resolve_run(config, input, loaded.problems, loaded.notes);
+  std::vector<Problem> of_layout = loaded.problems;
+  const ResolvedRun run = resolve_run(config, input, of_layout, loaded.notes);
+  // A search looks for another layout than one at fault.
+  const bool search = options.search && cluster && loaded.problems.empty();
+  const bool legal = of_layout.empty();
+  if (!search) loaded.problems = of_layout;
   loaded.problems.insert(loaded.problems.end(), inputs.problems.begin(), inputs.problems.end());
   if (auto fault = device_fault(config)) loaded.problems.push_back(*std::move(fault));
   if (loaded.problems.empty() && !options.no_data) {
-    check_sources(config, run, loaded.problems);
+    if (legal) check_sources(config, run, loaded.problems);
     if (auto fault = disk_fault(config, checkpoint_bytes(config.model)))
       loaded.problems.push_back(*std::move(fault));
   }
   for (const std::string& note : loaded.notes) log_info_text(note);
   std::optional<Figures> figures;
-  if (loaded.problems.empty()) {
+  std::optional<PlannedSearch> searched;
+  if (search && loaded.problems.empty())
+    searched = plan_search({config, input, *cluster, memory}, loaded.problems);
+  if (loaded.problems.empty() && legal) {
     figures = compute(options, config, run, world);
     if (cluster) {
       figures->cluster = cluster;
       figures->device_of_cluster = auto_device;
       figures->time = plan_time(config, run, *cluster, figures->flops_per_token);
     }
-    check_memory(options, memory, config, *figures, loaded.problems);
+    if (!search) check_memory(options, memory, config, *figures, loaded.problems);
     take_experts(options, config, *figures, loaded.problems);
   }
   if (options.json) {
     Json json = figures ? json_of(*figures) : Json::object();
     if (!figures) json["world"] = world;
+    if (searched) {
+      json["layouts"] = layouts_json(*searched);
+      json["search"] = search_json(*searched);
+    }
     json["errors"] = problems_json(loaded.problems);
     std::puts(json.dump(2).c_str());
-  } else if (figures) {
-    print(config, *figures);
+  } else {
+    if (figures) print(config, *figures);
+    if (searched) std::fputs(search_text(*searched).c_str(), stdout);
   }
   throw_problems(loaded.problems);
+  if (searched && !options.write.empty()) write_best_config(*searched, loaded.given, options.write);
   return 0;
 }
 

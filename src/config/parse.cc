@@ -201,6 +201,7 @@ void parse_into(const Json& given, LoadedConfig& loaded, const ModelFinder& find
   take_model(given, find, loaded);
   check_contradictions(given, loaded);
   check_unbuilt(given, loaded.problems);
+  loaded.given = given;
   expect(loaded.config.has_model() || !loaded.problems.empty(), "a config without a model");
 }
 

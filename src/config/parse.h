@@ -19,6 +19,7 @@ struct ConfigInput {
 
 struct LoadedConfig {
   RunConfig config;                ///< complete where there are no problems
+  Json given;                      ///< the files and overrides made one
   std::vector<Problem> problems;   ///< every fault, in order of the fields
   std::vector<std::string> notes;  ///< one line each for stderr: what is not applied or falls back
 };

@@ -114,19 +114,11 @@ class Rules {
                      kv_heads)});
   }
 
-  /// Whether every layer's experts are dealt out evenly to `extent` ranks.
   [[nodiscard]] bool experts_fit(std::int64_t extent) const {
-    return all_experts(
-        [extent](const ExpertsConfig& experts) { return experts.count % extent == 0; });
+    return expert_extents_fit(model_, extent, 1);
   }
   [[nodiscard]] bool expert_columns_fit(std::int64_t extent) const {
-    return all_experts(
-        [extent](const ExpertsConfig& experts) { return experts.ffn % extent == 0; });
-  }
-  [[nodiscard]] bool all_experts(const std::function<bool(const ExpertsConfig&)>& fits) const {
-    return std::all_of(model_.layers.begin(), model_.layers.end(), [&](const LayerConfig& layer) {
-      return !layer.experts || fits(*layer.experts);
-    });
+    return expert_extents_fit(model_, 1, extent);
   }
   [[nodiscard]] const ExpertsConfig& first_experts() const {
     return *std::find_if(model_.layers.begin(), model_.layers.end(), [](const LayerConfig& layer) {
@@ -231,6 +223,13 @@ bool tensor_extent_fits(const ModelConfig& model, std::int64_t extent) {
   return model.vocab_size >= extent &&
          std::all_of(model.layers.begin(), model.layers.end(),
                      [extent](const LayerConfig& layer) { return layer_fits(layer, extent); });
+}
+
+bool expert_extents_fit(const ModelConfig& model, std::int64_t expert, std::int64_t columns) {
+  return std::all_of(model.layers.begin(), model.layers.end(), [&](const LayerConfig& layer) {
+    return !layer.experts ||
+           (layer.experts->count % expert == 0 && layer.experts->ffn % columns == 0);
+  });
 }
 
 void check_mesh_rules(const RunConfig& config, std::int64_t data, std::vector<Problem>& problems) {

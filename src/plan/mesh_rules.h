@@ -12,6 +12,10 @@ namespace trireme {
 /// columns, it and the KV heads divide one another, and every rank has a row of the vocabulary.
 bool tensor_extent_fits(const ModelConfig& model, std::int64_t extent);
 
+/// Whether the experts of every layer can be dealt out evenly to `expert` ranks, their columns cut
+/// evenly in `columns`.
+bool expert_extents_fit(const ModelConfig& model, std::int64_t expert, std::int64_t columns);
+
 /// The rules between the extents of a mesh and what they shard: heads, MLP columns, vocabulary,
 /// experts and their columns, tokens, ranks that see other tokens. Faults give the nearest legal
 /// extent. `data`: its extent.

@@ -145,10 +145,8 @@ void check_layers(const RunConfig& config, std::int64_t stages) {
   }
 }
 
-std::vector<std::int64_t> balanced(const RunConfig& config,
+std::vector<std::int64_t> balanced(const RunConfig& config, const PassCost& layer,
                                    const std::vector<std::int32_t>& placement) {
-  const PassCost layer =
-      cost_of_layer(config.model, config.data.sequence_length, config.parallel.recompute);
   return balance_layers(
       {config.model.layer_count(), layer.all(), cost_of_head(config.model).all(), placement});
 }
@@ -160,7 +158,7 @@ void place_stages(const RunConfig& config, Pipeline& pipeline) {
       cost_of_layer(model, config.data.sequence_length, config.parallel.recompute);
   const PassCost head = cost_of_head(model);
   std::vector<std::int64_t> counts = config.parallel.pipeline_layers;
-  if (counts.empty()) counts = balanced(config, pipeline.placement);
+  if (counts.empty()) counts = balanced(config, layer, pipeline.placement);
   std::int64_t first = 0;
   for (const std::int64_t layers : counts) {
     pipeline.stages.push_back({first, layers, first == 0, first + layers == model.layer_count()});
@@ -198,7 +196,9 @@ StageSizes stage_sizes(const RunConfig& config, const Pipeline& pipeline) {
   std::vector<std::int64_t> line;
   for (const ChunkRange& stage : pipeline.stages) line.push_back(stage.layers);
   if (std::ssize(line) != ranks)
-    line = balanced(config, interleaved_placement(narrow<int>(ranks), 1));
+    line = balanced(
+        config, cost_of_layer(config.model, config.data.sequence_length, config.parallel.recompute),
+        interleaved_placement(narrow<int>(ranks), 1));
   std::int64_t most = 0;
   for (std::int64_t rank = 0; rank < ranks; ++rank)
     most = std::max(most, (ranks - rank) * line[static_cast<std::size_t>(rank)]);
@@ -225,21 +225,30 @@ bool Pipeline::splits(int rank) const {
   });
 }
 
+Pipeline lay_out_stages(const RunConfig& config, std::int64_t micro_batches) {
+  const ScheduleRequest request = schedule_request(config.parallel, micro_batches);
+  check_layers(config, stages_of(request));
+  check_sizes(request);
+  Pipeline pipeline;
+  pipeline.placement = placement_of(request);
+  place_stages(config, pipeline);
+  return pipeline;
+}
+
 Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& passes,
-                       DType compute, const Schedule* made) {
+                       DType compute, const Schedule* made, PipelineDetail detail) {
   const RunConfig::Parallel& parallel = config.parallel;
   ScheduleRequest request = schedule_request(parallel, passes.accumulation);
   const bool generated = made == nullptr && schedule_kind(parallel.pipeline_schedule);
   Pipeline pipeline;
   if (generated) {
-    check_layers(config, stages_of(request));
-    pipeline.placement = placement_of(request);
+    pipeline = lay_out_stages(config, passes.accumulation);
   } else {
     pipeline.schedule = made != nullptr ? *made : schedule_of_file(config, passes.accumulation);
     pipeline.placement = shape_of(pipeline.schedule).placement;
     check_layers(config, std::ssize(pipeline.placement));
+    place_stages(config, pipeline);
   }
-  place_stages(config, pipeline);
   for (const ChunkRange& stage : pipeline.stages) {
     const Held held = memory_of(config, mesh, passes, compute, stage);
     pipeline.w_memory = std::max(pipeline.w_memory, held.w);
@@ -255,6 +264,7 @@ Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const Res
                   {parallel.pipeline_memory_limit, pipeline.w_memory, pipeline.r_memory});
   }
   pipeline.chunks = chunks_of(pipeline.schedule, pipeline.stages);
+  if (detail == PipelineDetail::kSchedule) return pipeline;
   pipeline.step = proved_program(pipeline.schedule, pipeline.times);
   pipeline.evaluation = proved_program(make_forward_pass(pipeline.placement), pipeline.times);
   return pipeline;

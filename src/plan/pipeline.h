@@ -29,10 +29,18 @@ struct Pipeline {
   [[nodiscard]] std::vector<ChunkShape> chunks_of(int rank) const;
 };
 
+/// Placement, stages and times alone, of a kind of schedule that exists for these numbers. Throws
+/// ConfigError as make_pipeline does.
+Pipeline lay_out_stages(const RunConfig& config, std::int64_t micro_batches);
+
+/// How much of a pipeline is made: who only compares layouts needs no programs, or no schedule.
+enum class PipelineDetail : std::uint8_t { kRules, kSchedule, kPrograms };
+
 /// From parallel.pipeline and what else speaks of it. Throws ConfigError naming the key: no such
 /// schedule for these numbers, more stages than layers, layers that do not add up, a schedule file
 /// that does not fit. `made`: its schedule, where another rank has made or read it.
 Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& passes,
-                       DType compute, const Schedule* made = nullptr);
+                       DType compute, const Schedule* made = nullptr,
+                       PipelineDetail detail = PipelineDetail::kPrograms);
 
 }  // namespace trireme

@@ -174,6 +174,32 @@ RankMemory most_of(const std::vector<EqualRanks>& ranks) {
   return most;
 }
 
+namespace {
+
+/// Of the ranks of each stage, so many of its tensor-parallel ones.
+RankMemory most_memory(const RunConfig& config, const ResolvedRun& run, int places) {
+  RankMemory most;
+  for (int first = 0; first < run.mesh.size(); first += run.mesh.stage_size()) {
+    for (int place = 0; place < places; ++place) {
+      MemoryRequest request = memory_request(config, run, StagePurpose::kTraining, first + place);
+      if (run.device == DeviceKind::kCuda) request.saving_max = 0;
+      const RankMemory memory = estimate_memory(config.model, request);
+      if (memory.total() > most.total()) most = memory;
+    }
+  }
+  return most;
+}
+
+}  // namespace
+
+RankMemory most_memory(const RunConfig& config, const ResolvedRun& run) {
+  return most_memory(config, run, run.mesh.extent(Axis::kTensor));
+}
+
+RankMemory most_memory_of_firsts(const RunConfig& config, const ResolvedRun& run) {
+  return most_memory(config, run, 1);
+}
+
 std::string needed_text(const RankMemory& memory) {
   std::string text;
   for (const auto& [name, bytes] : items_of(memory))

@@ -26,6 +26,12 @@ std::vector<EqualRanks> ranks_of(const RunConfig& config, const ResolvedRun& run
 /// Of the ranks that need most.
 RankMemory most_of(const std::vector<EqualRanks>& ranks);
 
+/// The same of a run in training. On GPUs without `saving`, which is in no sum there and takes
+/// longest to know.
+RankMemory most_memory(const RunConfig& config, const ResolvedRun& run);
+/// Of the first rank of each pipeline stage alone: no more than that.
+RankMemory most_memory_of_firsts(const RunConfig& config, const ResolvedRun& run);
+
 /// "parameters 1.2 GiB, gradients ..., buffers ...: 8.4 GiB together"
 std::string needed_text(const RankMemory& memory);
 

@@ -113,7 +113,7 @@ class Resolver {
     // Stages are laid out for it: what they stand on must be sound by now.
     if (data && config_.has_model() && sound({"parallel", "batch", "data", "model"}))
       resolve_pipeline(result);
-    if (problems_.empty() && config_.has_model())
+    if (problems_.empty() && config_.has_model() && input_.detail != PipelineDetail::kRules)
       choose_zero_group(config_, input_.node, result, notes_);
     if (config_.evaluation.interval_steps > 0 && !config_.data.validation && !config_.data.split &&
         config_.evaluation.samples.empty()) {
@@ -281,8 +281,10 @@ class Resolver {
 
   void resolve_pipeline(ResolvedRun& run) {
     run.passes = batch_of_passes(config_, run.batch, input_.world, input_.device);
+    if (input_.detail == PipelineDetail::kRules) return;
     try {
-      run.pipeline = make_pipeline(config_, run.mesh, run.passes, run.compute, input_.schedule);
+      run.pipeline =
+          make_pipeline(config_, run.mesh, run.passes, run.compute, input_.schedule, input_.detail);
     } catch (const DataError& error) {
       const std::string& schedule = config_.parallel.pipeline_schedule;
       problems_.push_back({"parallel.pipeline_schedule", schedule,

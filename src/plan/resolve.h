@@ -37,6 +37,7 @@ struct ResolveInput {
   const ExpertPlacement* expert_placement = nullptr;
   DeviceKind device = DeviceKind::kCpu;
   NodeFacts node = {};
+  PipelineDetail detail = PipelineDetail::kPrograms;  ///< kRules: nor is ZeRO's group chosen
 };
 
 struct ResolvedRun {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
+#include "base/math.h"
 #include "pipeline/simulate.h"
 
 namespace trireme {
@@ -151,22 +153,23 @@ class DataAxis {
 
 class Prediction {
  public:
-  Prediction(const ModelConfig& model, const StepLayout& layout, const Cluster& cluster)
+  Prediction(const ModelConfig& model, const StepLayout& layout, const Cluster& cluster,
+             ScheduleShape shape)
       : model_(model),
         layout_(layout),
         cluster_(cluster),
         parts_(model, layout, cluster),
         data_(layout, cluster, parts_),
         neighbour_(cluster, layout.extent(Axis::kPipeline), layout.mesh.stage_size()),
-        shape_(shape_of(*layout.schedule)) {
-    for (const std::vector<Action>& actions : layout.schedule->ranks)
-      for (const Action& action : actions) splits_ |= action.kind == ActionKind::kBackwardInput;
+        shape_(std::move(shape)) {
     StageSums sums(model, layout, parts_);
     for (const ChunkRange& range : layout.stages) stages_.push_back(sums.of(range));
     for (StagePart& stage : stages_) add_transfers(stage);
   }
 
   PredictedStep run() {
+    for (const std::vector<Action>& actions : layout_.schedule->ranks)
+      for (const Action& action : actions) splits_ |= action.kind == ActionKind::kBackwardInput;
     const ActionTimes times = action_times();
     const Simulation played = simulate(*layout_.schedule, times);
     ActionTimes free = times;
@@ -189,7 +192,57 @@ class Prediction {
     return last;
   }
 
+  [[nodiscard]] double least(bool may_split) const {
+    std::vector<RankLeast> ranks(static_cast<std::size_t>(shape_.ranks));
+    double forward = 0, backward = 0;  // of the stages before
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      const PartTime& time = stages_[s].time;
+      const double together = time.backward.seconds(), input = time.backward_input.seconds();
+      const double apart = input + time.backward_weight.seconds();
+      const double back = may_split ? std::min(together, input) : together;
+      const double all = may_split ? std::min(together, apart) : together;
+      if (s > 0 && shape_.placement[s - 1] != shape_.placement[s]) {
+        const double transfer = cluster_.program ? 0 : neighbour_.hop(stream_bytes());
+        forward += transfer;
+        backward += transfer;
+      }
+      RankLeast& rank = ranks[static_cast<std::size_t>(shape_.placement[s])];
+      if (!rank.known) rank = {true, forward, backward};
+      rank.to_input += time.forward.seconds() + back;
+      rank.work += time.forward.seconds() + all;
+      forward += time.forward.seconds();
+      backward += back;
+    }
+    const double passes = real(layout_.passes.accumulation);
+    double first = 0, last = 0, update = 0;  // when rank 0 ends, and any
+    for (int rank = 0; rank < shape_.ranks; ++rank) {
+      const RankLeast& of = ranks[static_cast<std::size_t>(rank)];
+      first = std::max(first, of.before + passes * of.to_input + of.behind);
+      const auto [exposed, optimizer] = after_actions(rank);
+      last = std::max(last, of.before + passes * of.work + exposed);
+      update = std::max(update, optimizer);
+    }
+    const int of_first = shape_.placement.front();
+    last = std::max(last, first + after_actions(of_first).exposed);
+    return (last + update + cluster_.host.step_seconds) * (1 - 1e-9);  // sums round
+  }
+
  private:
+  /// Of the virtual stages of a rank: what comes before the first F and behind the last B.
+  struct RankLeast {
+    bool known = false;
+    double before = 0, behind = 0, to_input = 0, work = 0;
+  };
+  struct AfterActions {
+    double exposed = 0, optimizer = 0;
+  };
+  [[nodiscard]] AfterActions after_actions(int rank) const {
+    PassTime once;
+    PartSize size;
+    sum_over_data(rank, once, size);
+    return {once.exposed.total(), data_.update(size)};
+  }
+
   /// Bytes that a stage hands on.
   [[nodiscard]] double stream_bytes() const {
     return real(layout_.residual_tokens() * model_.hidden) *
@@ -351,9 +404,17 @@ class Prediction {
 
 }  // namespace
 
+double least_step_seconds(const ModelConfig& model, const StepLayout& layout,
+                          const ScheduleOutline& outline, const Cluster& cluster) {
+  const ScheduleShape shape{narrow<std::int32_t>(layout.extent(Axis::kPipeline)),
+                            narrow<std::int32_t>(std::ssize(outline.placement)),
+                            narrow<std::int32_t>(layout.passes.accumulation), outline.placement};
+  return Prediction(model, layout, cluster, shape).least(outline.may_split);
+}
+
 PredictedStep predict_step(const ModelConfig& model, const StepLayout& layout,
                            const Cluster& cluster) {
-  return Prediction(model, layout, cluster).run();
+  return Prediction(model, layout, cluster, shape_of(*layout.schedule)).run();
 }
 
 }  // namespace trireme

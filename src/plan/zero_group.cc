@@ -20,13 +20,19 @@ std::int64_t group_of_node(const MeshShape& mesh, std::int64_t node_ranks) {
 
 }  // namespace
 
+std::int64_t zero_group_of_node(const RunConfig& config, const NodeFacts& node,
+                                const MeshShape& mesh) {
+  if (config.parallel.zero_stage == 0 || config.parallel.zero_group.value_or(0) != 0) return 0;
+  const std::int64_t group = group_of_node(mesh, node.ranks);
+  return group <= 1 || node.bytes_of_rank == 0 ? 0 : group;
+}
+
 void choose_zero_group(const RunConfig& config, const NodeFacts& node, ResolvedRun& run,
                        std::vector<std::string>& notes) {
-  if (config.parallel.zero_stage == 0 || config.parallel.zero_group.value_or(0) != 0) return;
-  const std::int64_t group = group_of_node(run.mesh, node.ranks);
-  if (group <= 1 || node.bytes_of_rank == 0) return;
+  const std::int64_t group = zero_group_of_node(config, node, run.mesh);
+  if (group == 0) return;
   run.zero_group = group;
-  const std::int64_t needed = most_of(ranks_of(config, run)).total();
+  const std::int64_t needed = most_memory(config, run).total();
   if (needed > node.bytes_of_rank) {
     run.zero_group = 0;
     notes.push_back(fmt::format(

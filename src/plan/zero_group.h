@@ -8,6 +8,10 @@
 
 namespace trireme {
 
+/// What choose_zero_group would try: a group on each node; 0: nothing.
+std::int64_t zero_group_of_node(const RunConfig& config, const NodeFacts& node,
+                                const MeshShape& mesh);
+
 /// Where parallel.zero_group is not given: the ranks of a node, where those that see other tokens
 /// fill several nodes and each node alone is known to have the memory for a copy. Gathers and
 /// reductions of a step then stay on a node, and what crosses the network is a sum of each rank's

@@ -179,14 +179,21 @@ std::vector<std::int32_t> placement_of(const ScheduleRequest& request) {
   return v_shape ? v_placement(request.stages) : interleaved_placement(request.stages, stages);
 }
 
-Schedule make_schedule(const ScheduleRequest& request) {
-  const Sizes sizes{schedule_names()[static_cast<std::size_t>(request.kind)], request.stages,
-                    request.micro_batches,
-                    request.virtual_stages.value_or(default_virtual_stages(request.kind)),
-                    request.group_size.value_or(request.stages)};
+namespace {
+
+Sizes sizes_of(const ScheduleRequest& request) {
+  return {schedule_names()[static_cast<std::size_t>(request.kind)], request.stages,
+          request.micro_batches,
+          request.virtual_stages.value_or(default_virtual_stages(request.kind)),
+          request.group_size.value_or(request.stages)};
+}
+
+}  // namespace
+
+void check_sizes(const ScheduleRequest& request) {
+  const Sizes sizes = sizes_of(request);
   if (sizes.stages < 1 || sizes.micro_batches < 1) refuse(sizes, "legal are 1 or more of both");
   check_virtual_stages(sizes, request.kind);
-  check_request(request, sizes.name);
   if (std::int64_t{3} * sizes.stages * sizes.virtual_stages > kActionsMax / sizes.micro_batches)
     refuse(sizes, "more than {} actions. Legal: fewer stages or micro-batches", kActionsMax);
   if (request.kind != ScheduleKind::kInterleaved && sizes.group_size != sizes.stages) {
@@ -194,6 +201,12 @@ Schedule make_schedule(const ScheduleRequest& request) {
            sizes.group_size);
   }
   check_micro_batches(sizes, request.kind);
+}
+
+Schedule make_schedule(const ScheduleRequest& request) {
+  const Sizes sizes = sizes_of(request);
+  check_sizes(request);
+  check_request(request, sizes.name);
   Schedule schedule = generate(request, sizes);
   expect(!schedule.ranks.empty(), "no schedule within a memory limit of 1 or more");
   if (request.memory_limit) check_limit(schedule, request, sizes);

@@ -55,6 +55,9 @@ void check_request(const ScheduleRequest& request, std::string_view what);
 /// Rank of each virtual stage in a schedule of this request, where the kind exists for its numbers.
 std::vector<std::int32_t> placement_of(const ScheduleRequest& request);
 
+/// ConfigError where the kind does not exist for these numbers of stages and micro-batches.
+void check_sizes(const ScheduleRequest& request);
+
 /// A schedule that check_schedule accepts. ConfigError: no such kind for these numbers.
 Schedule make_schedule(const ScheduleRequest& request);
 
