@@ -103,6 +103,11 @@ const ResolvedRun& LayoutBounds::outline(const LayoutChoice& layout) {
   return run_;
 }
 
+std::int64_t LayoutBounds::actions_of(const LayoutChoice& layout) {
+  outline(layout);
+  return 2 * layout.pipeline * layout.virtual_stages.value_or(1) * run_.passes.accumulation;
+}
+
 double LayoutBounds::shape_seconds(const LayoutChoice& shape) {
   double least = 0;
   ResolvedBatch passes;
@@ -192,17 +197,33 @@ bool LayoutBounds::lay_out(const LayoutChoice& layout) {
   return true;
 }
 
+/// Which group of ZeRO a run takes, its memory decides.
+template <class Seconds>
+double LayoutBounds::with_either_group(const Seconds& seconds) {
+  StepLayout step = step_layout(config_, run_);
+  const double all = seconds(step);
+  const std::int64_t group = zero_group_of_node(config_, task_.input.node, run_.mesh);
+  if (group == 0) return all;
+  step.zero_ranks = group;
+  return std::min(all, seconds(step));
+}
+
 std::optional<double> LayoutBounds::seconds(const LayoutChoice& layout, bool may_split) {
   outline(layout);
   if (!lay_out(layout)) return {};
   const ScheduleOutline schedule{run_.pipeline.placement, may_split};
-  StepLayout step = step_layout(config_, run_);
-  double least = least_step_seconds(config_.model, step, schedule, task_.cluster);
-  if (const std::int64_t group = zero_group_of_node(config_, task_.input.node, run_.mesh)) {
-    step.zero_ranks = group;
-    least = std::min(least, least_step_seconds(config_.model, step, schedule, task_.cluster));
-  }
-  return least;
+  return with_either_group([&](const StepLayout& step) {
+    return least_step_seconds(config_.model, step, schedule, task_.cluster);
+  });
+}
+
+double LayoutBounds::played_seconds(const LayoutChoice& layout) {
+  outline(layout);
+  expect(lay_out(layout), "a layout without a schedule");
+  run_.pipeline.schedule = make_schedule(request_of(layout, run_.passes.accumulation));
+  return with_either_group([&](const StepLayout& step) {
+    return predict_step(config_.model, step, task_.cluster).seconds;
+  });
 }
 
 std::int64_t LayoutBounds::bytes(const LayoutChoice& layout, bool may_split) {

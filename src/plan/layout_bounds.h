@@ -22,9 +22,15 @@ class LayoutBounds {
   std::int64_t shape_bytes(const LayoutChoice& shape, std::int64_t zero_stage);
   /// Nothing where the schedule does not exist for the numbers.
   std::optional<double> seconds(const LayoutChoice& layout, bool may_split);
+  /// Of a layout whose schedule does not depend on memory (1f1b, interleaved): what predict_step
+  /// says, with the group of ZeRO that is faster.
+  double played_seconds(const LayoutChoice& layout);
   /// Of the first and the last pipeline rank; B and W in one action hold what a short step does,
   /// else one micro-batch in flight.
   std::int64_t bytes(const LayoutChoice& layout, bool may_split);
+
+  /// F and B of all its ranks.
+  std::int64_t actions_of(const LayoutChoice& layout);
 
   /// The task's config with this layout.
   const RunConfig& config_of(const LayoutChoice& layout);
@@ -37,6 +43,8 @@ class LayoutBounds {
   struct Elements {
     double all = 0, copied = 0;
   };
+  template <class Seconds>
+  double with_either_group(const Seconds& seconds);
   const ResolvedRun& outline(const LayoutChoice& layout);
   /// Its stages into run_.pipeline; false where the schedule does not exist for the numbers.
   bool lay_out(const LayoutChoice& layout);

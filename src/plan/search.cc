@@ -13,13 +13,16 @@ namespace trireme {
 
 namespace {
 
-constexpr double kLessMemory = 0.95;  // of a layout of the front beside those before
-constexpr double kHorizon = 1.5;      // times the best's seconds, where the front ends
-constexpr std::int64_t kRefined = 3;  // layouts on which all schedules are tried
+constexpr double kLessMemory = 0.95;               // of a layout of the front beside those before
+constexpr double kHorizon = 1.5;                   // times the best's seconds, where the front ends
+constexpr std::int64_t kActionsMost = 20'000'000;  // of all schedules played: some seconds
+constexpr std::int64_t kOthersMost = 80;           // layouts with other schedules than the usual
+constexpr std::int64_t kRefined = 3;               // layouts on which all schedules are tried
 
-enum class Level : std::uint8_t { kTimed, kLayout, kShape };
+enum class Level : std::uint8_t { kTimed, kPlayed, kLayout, kShape };
 
-/// What waits: a shape, a layout, or one that has been timed (`index` of it).
+/// What waits: a shape, a layout, one whose schedule has been played, or one that has been timed
+/// with its memory (`index` of it).
 struct Node {
   double seconds = 0;  ///< at least; exact where timed
   Level level = Level::kShape;
@@ -32,7 +35,7 @@ struct Node {
 
 struct OpenLayout {
   LayoutChoice choice;
-  bool may_split = false;
+  ScheduleChoice schedule;
 };
 
 bool same_mesh(const LayoutChoice& a, const LayoutChoice& b) {
@@ -54,7 +57,8 @@ class Search {
     for (std::size_t i = 0; i < shapes_.size(); ++i)
       push(bounds_.shape_seconds(shapes_[i]), Level::kShape, i);
     std::int64_t timed_most = kTimedMost;
-    while (!queue_.empty() && !complete() && result_.timed < timed_most) {
+    while (!queue_.empty() && !complete() && result_.timed < timed_most &&
+           actions_ < kActionsMost) {
       visit(next());
       if (result_.best.size() == 1 && timed_most == kTimedMost)
         timed_most = std::min(kTimedMost, result_.timed + kTimedBeside);
@@ -106,7 +110,9 @@ class Search {
       case Level::kShape:
         return open_shape(node.seconds, shapes_[node.index]);
       case Level::kLayout:
-        return time(node.seconds, layouts_[node.index]);
+        return play(node);
+      case Level::kPlayed:
+        return time(node.seconds, layouts_[node.index].choice);
       case Level::kTimed:
         return take(timed_[node.index]);
     }
@@ -121,12 +127,17 @@ class Search {
       for (const ScheduleChoice& schedule :
            schedules_of(shape.pipeline, task_.config.model.layer_count())) {
         if (!schedule.usual && shape.pipeline * passes > kSmallStep) {
-          result_.all_schedules = false;
+          leave_out_schedules();
           continue;
         }
         open_layout(shape, zero_stage, schedule);
       }
     }
+  }
+
+  /// Once the best is known, others are behind it by their bounds.
+  void leave_out_schedules() {
+    if (result_.best.empty()) result_.all_schedules = false;
   }
 
   void open_layout(LayoutChoice choice, std::int64_t zero_stage, const ScheduleChoice& schedule) {
@@ -135,14 +146,30 @@ class Search {
     choice.virtual_stages = schedule.virtual_stages;
     const std::optional<double> seconds = bounds_.seconds(choice, schedule.may_split);
     if (!seconds) return;
-    layouts_.push_back({std::move(choice), schedule.may_split});
+    layouts_.push_back({std::move(choice), schedule});
     push(*seconds, Level::kLayout, layouts_.size() - 1);
   }
 
-  void time(double seconds, const OpenLayout& layout) {
-    const std::int64_t wanted = bytes_wanted(seconds, layout.choice);
-    if (wanted == 0 || bounds_.bytes(layout.choice, layout.may_split) > wanted) return;
-    std::optional<TimedLayout> found = measure(layout.choice, wanted);
+  void play(const Node& node) {
+    const auto& [choice, schedule] = layouts_[node.index];
+    const std::int64_t wanted = bytes_wanted(node.seconds, choice);
+    if (wanted == 0 || bounds_.bytes(choice, schedule.may_split) > wanted) return;
+    if (!schedule.usual) {
+      if (others_timed_ == kOthersMost) {
+        leave_out_schedules();
+        return;
+      }
+      ++others_timed_;
+      return time(node.seconds, choice);
+    }
+    actions_ += bounds_.actions_of(choice);
+    push(bounds_.played_seconds(choice), Level::kPlayed, node.index);
+  }
+
+  void time(double seconds, const LayoutChoice& choice) {
+    const std::int64_t wanted = bytes_wanted(seconds, choice);
+    if (wanted == 0) return;
+    std::optional<TimedLayout> found = measure(choice, wanted);
     if (!found) return;
     timed_.push_back(*std::move(found));
     push(timed_.back().step.seconds, Level::kTimed, timed_.size() - 1);
@@ -206,6 +233,8 @@ class Search {
   std::vector<TimedLayout> timed_;
   std::priority_queue<Node, std::vector<Node>, std::greater<>> queue_;
   std::size_t pushed_ = 0;
+  std::int64_t actions_ = 0;       ///< of schedules that have been played
+  std::int64_t others_timed_ = 0;  ///< whose bounds say little
   SearchResult result_;
   std::int64_t front_bytes_ = std::numeric_limits<std::int64_t>::max();
   double front_cost_ = std::numeric_limits<double>::infinity();

@@ -18,9 +18,10 @@ namespace trireme {
 /// Layouts that are timed at most, and of them behind the first that is found: some ten
 /// milliseconds each.
 inline constexpr std::int64_t kTimedMost = 150, kTimedBeside = 40;
-/// Where pipeline ranks times micro-batches are more, schedules other than 1f1b and interleaved are
-/// tried on the best layouts alone: bounds say little of those that move W. Where they are more
-/// than kLongStep, those that search themselves are not made at all: one takes seconds.
+/// Where pipeline ranks times micro-batches are more (or very many layouts wait), schedules other
+/// than 1f1b and interleaved are tried on the best layouts alone: bounds say little of them. Where
+/// they are more than kLongStep, those that search themselves are not made at all: one takes
+/// seconds.
 inline constexpr std::int64_t kSmallStep = 32, kLongStep = 4096;
 
 struct SearchResult {
