@@ -76,6 +76,13 @@ void check_sources(const RunConfig& config, const ResolvedRun& run,
   }
 }
 
+void check_length_without_data(const RunConfig& config, std::vector<Problem>& problems) {
+  if (!config.run.epochs) return;
+  problems.push_back({"run.epochs", fmt::format("{}", *config.run.epochs),
+                      "run.steps or run.tokens, or a plan without --no-data", "",
+                      "counts windows of data that are left out"});
+}
+
 /// The placement, written where that is wanted.
 void take_experts(const Options& options, const RunConfig& config, Figures& figures,
                   std::vector<Problem>& problems) {
@@ -413,6 +420,17 @@ std::optional<Cluster> cluster_of(const Options& options, LoadedConfig& loaded) 
   return cluster;
 }
 
+Json answer_json(const std::optional<Figures>& figures,
+                 const std::optional<PlannedSearch>& searched, std::int64_t world) {
+  Json json = figures ? json_of(*figures) : Json::object();
+  if (!figures) json["world"] = world;
+  if (searched) {
+    json["layouts"] = layouts_json(*searched);
+    json["search"] = search_json(*searched);
+  }
+  return json;
+}
+
 /// What is written goes where nothing is read or lost.
 void check_write(const Options& options) {
   if (options.search && options.cluster.empty()) {
@@ -468,11 +486,7 @@ int plan_command(Arguments arguments) {
   const Inputs inputs =
       check_inputs(loaded, options.no_data ? DataFiles::kLeftOut : DataFiles::kChecked);
   if (auto fault = foreign_file(config)) loaded.problems.push_back(*std::move(fault));
-  if (options.no_data && config.run.epochs) {
-    loaded.problems.push_back({"run.epochs", fmt::format("{}", *config.run.epochs),
-                               "run.steps or run.tokens, or a plan without --no-data", "",
-                               "counts windows of data that are left out"});
-  }
+  if (options.no_data) check_length_without_data(config, loaded.problems);
   if (!inputs.data.synthetic && inputs.data.tokens > 0) {
     input.windows = inputs.data.windows;
     if (inputs.tokenizer) input.vocabulary = inputs.tokenizer->vocab_size();
@@ -506,12 +520,7 @@ int plan_command(Arguments arguments) {
     take_experts(options, config, *figures, loaded.problems);
   }
   if (options.json) {
-    Json json = figures ? json_of(*figures) : Json::object();
-    if (!figures) json["world"] = world;
-    if (searched) {
-      json["layouts"] = layouts_json(*searched);
-      json["search"] = search_json(*searched);
-    }
+    Json json = answer_json(figures, searched, world);
     json["errors"] = problems_json(loaded.problems);
     std::puts(json.dump(2).c_str());
   } else {

@@ -163,7 +163,7 @@ std::string own_text(const PlannedSearch& planned) {
 std::string proof_text(const SearchResult& found) {
   std::string text =
       found.bounded
-          ? "Every other layout takes longer by a bound from below, or does not fit"
+          ? "By bounds from below no other layout that fits is faster than the first"
           : "Too many layouts are near the best to time them all: a faster one may be left";
   if (!found.all_schedules)
     text +=
