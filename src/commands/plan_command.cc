@@ -420,6 +420,11 @@ std::optional<Cluster> cluster_of(const Options& options, LoadedConfig& loaded) 
   return cluster;
 }
 
+void take_time(const RunConfig& config, const Cluster& cluster, Figures& figures) {
+  figures.cluster = cluster;
+  figures.time = plan_time(config, figures.run, cluster, figures.flops_per_token);
+}
+
 Json answer_json(const std::optional<Figures>& figures,
                  const std::optional<PlannedSearch>& searched, std::int64_t world) {
   Json json = figures ? json_of(*figures) : Json::object();
@@ -511,11 +516,8 @@ int plan_command(Arguments arguments) {
     searched = plan_search({config, input, *cluster, memory}, loaded.problems);
   if (loaded.problems.empty() && legal) {
     figures = compute(options, config, run, world);
-    if (cluster) {
-      figures->cluster = cluster;
-      figures->device_of_cluster = auto_device;
-      figures->time = plan_time(config, run, *cluster, figures->flops_per_token);
-    }
+    figures->device_of_cluster = cluster && auto_device;
+    if (cluster) take_time(config, *cluster, *figures);
     if (!search) check_memory(options, memory, config, *figures, loaded.problems);
     take_experts(options, config, *figures, loaded.problems);
   }

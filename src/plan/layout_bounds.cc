@@ -77,8 +77,8 @@ void LayoutBounds::count_elements() {
   for (ParamIndex i = 0; i < std::ssize(params.metas); ++i) {
     const bool at_an_end = i == chunk.embedding || i == chunk.position_embedding ||
                            i == chunk.head || i == chunk.head_gradient;
-    if (at_an_end) continue;
     const ParamMeta& meta = params.metas[static_cast<std::size_t>(i)];
+    if (at_an_end || !meta.trainable) continue;
     Elements& elements = meta.view == MeshView::kExpert ? experts_ : dense_;
     elements.all += real(meta.shape.count());
     elements.copied += meta.in_f32 ? 0 : real(meta.shape.count());

@@ -39,7 +39,8 @@ class LayoutBounds {
   struct LayerKind {
     std::int64_t first = 0, count = 0;
   };
-  /// Parameters of layers: elements, and those that have a copy in the compute type or in fp8.
+  /// Trained parameters of layers: elements, and those that have a copy in the compute type or in
+  /// fp8. What stands still (adapters' base) may be stored in few bits.
   struct Elements {
     double all = 0, copied = 0;
   };
