@@ -116,8 +116,11 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t end = min(begin + per_piece, args.tokens);
   float dgain[kWidth] = {};
   if (n < args.columns) {
-    Vector<float, kWidth> gain{};
-    if (args.dv != nullptr) gain = load<kWidth>(args.gain + n);
+    float gain[kWidth] = {};
+    if (args.dv != nullptr) {
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) gain[k] = args.gain[n + k];
+    }
     const T *dy = static_cast<const T*>(args.dy) + n, *v = static_cast<const T*>(args.v) + n;
     T* dv = static_cast<T*>(args.dv);
     in_turns<4>(
@@ -132,7 +135,7 @@ __global__ void __launch_bounds__(kThreads)
           for (int k = 0; k < kWidth; ++k) {
             const float d = to_float(row.dy.at[k]);
             dgain[k] = fmaf(d, to_float(row.v.at[k]), dgain[k]);
-            result.at[k] = from_float<T>(d * gain.at[k]);
+            result.at[k] = from_float<T>(d * gain[k]);
           }
           if (dv != nullptr) store(dv + t * args.columns + n, result);
         });
@@ -154,7 +157,7 @@ void backward(const MagnitudeBackwardArgs& args) {
   for_type(args.dtype, [&](auto type) {
     using T = decltype(type);
     const bool aligned =
-        aligned_to_16(args.dy, args.v) && (args.dv == nullptr || aligned_to_16(args.dv, args.gain));
+        aligned_to_16(args.dy, args.v) && (args.dv == nullptr || aligned_to_16(args.dv));
     for_rows<T>(args.columns, aligned, [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
       launch(backward_kernel<T, kWidth>,

@@ -7,6 +7,7 @@
 
 #include "base/math.h"
 #include "base/parallel_for.h"
+#include "checkpoint/nf4_base.h"
 #include "config/adapters.h"
 
 namespace trireme {
@@ -187,6 +188,8 @@ bool AdapterMerge::adapts(const std::string& weight) const {
 }
 
 void AdapterMerge::add(const std::string& weight, std::span<float> values) const {
+  if (nf4_.contains(weight)) round_to_nf4(values);
+  if (!adapts(weight)) return;
   const std::string module = module_of(weight);
   const auto read = [&](const char* end) {
     const std::span<const float> values_of = source_.read_fp32(module + end);

@@ -7,6 +7,7 @@
 // in fp64, box by box. GPT-2's weights are stored [in, out].
 
 #include <functional>
+#include <set>
 #include <string>
 
 #include "checkpoint/weight_source.h"
@@ -26,17 +27,24 @@ void add_adapters(const ModelConfig& model, State& state, const std::function<vo
 /// The same of whole tensors, one at a time.
 class AdapterMerge {
  public:
-  /// `source` holds the adapters; both must outlive this.
-  AdapterMerge(const ModelConfig& model, const WeightSource& source)
-      : model_(model), source_(source) {}
-  /// Whether adapters stand beside this weight.
-  [[nodiscard]] bool adapts(const std::string& weight) const;
+  /// `source` holds the adapters; both must outlive this. Weights of `nf4` stand in NF4 beside them
+  /// (nf4_base.h).
+  AdapterMerge(const ModelConfig& model, const WeightSource& source, std::set<std::string> nf4 = {})
+      : model_(model), source_(source), nf4_(std::move(nf4)) {}
+  /// Whether `add` changes this weight.
+  [[nodiscard]] bool changes(const std::string& weight) const {
+    return nf4_.contains(weight) || adapts(weight);
+  }
   /// `values`: all of it.
   void add(const std::string& weight, std::span<float> values) const;
 
  private:
+  /// Whether adapters stand beside this weight.
+  [[nodiscard]] bool adapts(const std::string& weight) const;
+
   const ModelConfig& model_;
   const WeightSource& source_;
+  const std::set<std::string> nf4_;
 };
 
 }  // namespace trireme

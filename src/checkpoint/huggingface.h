@@ -59,6 +59,7 @@ struct MergedModel {
   std::filesystem::path adapters;  ///< a step folder or a folder of peft's
   std::filesystem::path base;      ///< a step folder or a Hugging Face directory
   ModelConfig model;               ///< with adapters (set_adapters)
+  bool base_in_nf4 = false;        ///< beside them (lora.base)
 };
 
 /// export_checkpoint of the whole model with the adapters merged (adapted_weights.h). Files beside

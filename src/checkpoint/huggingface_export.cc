@@ -5,6 +5,7 @@
 #include "checkpoint/adapted_weights.h"
 #include "checkpoint/export_files.h"
 #include "checkpoint/huggingface.h"
+#include "checkpoint/nf4_base.h"
 #include "checkpoint/tensor_parts.h"
 #include "checkpoint/weight_source.h"
 #include "config/model_parse.h"
@@ -74,7 +75,7 @@ class PartExport {
   std::span<const float> values_of(const std::string& name) {
     const std::span<const float> values = what_.weights.read_fp32(name);
     const std::string ours = parameter_name(name, what_.model);
-    if (what_.merge == nullptr || !what_.merge->adapts(ours)) return values;
+    if (what_.merge == nullptr || !what_.merge->changes(ours)) return values;
     merged_.assign(values.begin(), values.end());
     what_.merge->add(ours, merged_);
     return merged_;
@@ -217,7 +218,9 @@ ExportResult export_merged(const MergedModel& merged, const std::filesystem::pat
   });
   const auto adapters = open_weights(merged.adapters, world),
              base = open_weights(merged.base, world);
-  const AdapterMerge merge(merged.model, *adapters);
+  const AdapterMerge merge(
+      merged.model, *adapters,
+      merged.base_in_nf4 ? nf4_weights(merged.model) : std::set<std::string>());
   const bool checkpoint = is_there(merged.adapters / kManifestName);
   return write_export({*base, &merge, checkpoint ? *adapters : *base, merged.model}, output,
                       options, world);

@@ -49,8 +49,9 @@ ExportResult export_with_base(const std::filesystem::path& folder, const Options
     if (job.rank() == 0) check_own_model(source);
   });
   source.check_base_files(job);
-  return export_merged({source.path(), source.base()->path(), source.adapted_model()},
-                       options.output, how, job);
+  return export_merged(
+      {source.path(), source.base()->path(), source.adapted_model(), source.base_in_nf4()},
+      options.output, how, job);
 }
 
 /// A folder of peft's, or the step folder that is meant.

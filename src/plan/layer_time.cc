@@ -86,6 +86,16 @@ class PartTimes::Walk {
     return time;
   }
 
+  [[nodiscard]] PartSize trained_size() const {
+    if (!parts_.model_.adapters) return size();
+    PartSize size;
+    for (const Product* product :
+         {&attention_in_, &q_up_, &kv_up_, &attention_out_, &up_, &down_}) {
+      if (product->ranks > 0)
+        size.dense += real(product->ranks * product->k + parts_.model_.adapters->rank * product->n);
+    }
+    return size;
+  }
   [[nodiscard]] PartSize size() const {
     PartSize size;
     for (const Product* product : {&attention_in_, &q_up_, &kv_up_, &attention_out_, &up_, &down_})
@@ -103,6 +113,7 @@ class PartTimes::Walk {
   struct Product {
     std::int64_t m = 0, n = 0, k = 0;
     double count = 1;
+    std::int64_t ranks = 0;  ///< of adapters beside it
   };
 
   [[nodiscard]] bool in_fp8(std::int64_t index) const {
@@ -124,6 +135,13 @@ class PartTimes::Walk {
     attention_out_ = {rows_, hidden_, attention.out_size()};
     up_ = {rows_, layer_.mlp.up_size(), hidden_};
     down_ = {rows_, hidden_, layer_.mlp.ffn};
+    const AdapterRanks& adapters = layer_.adapters;
+    attention_in_.ranks = adapters.attention_in;
+    q_up_.ranks = adapters.q_up;
+    kv_up_.ranks = adapters.kv_up;
+    attention_out_.ranks = adapters.attention_out;
+    up_.ranks = adapters.mlp_in;
+    down_.ranks = adapters.mlp_out;
   }
 
   // --- products --------------------------------------------------------------------------------
@@ -133,14 +151,30 @@ class PartTimes::Walk {
   [[nodiscard]] double quantised(std::int64_t rows, std::int64_t columns, double ways) const {
     return fp8_ && other_ == nullptr ? ops_.memory(real(rows * columns) * (element_ + ways)) : 0;
   }
+  /// y += (x A^T) B^T, from x [m, k] to y [m, n].
+  [[nodiscard]] double adapters_of(std::int64_t m, std::int64_t n, std::int64_t k,
+                                   std::int64_t ranks) const {
+    if (ranks == 0) return 0;
+    const DType type = layout_.compute;
+    return ops_.product({m, ranks, k, type, element_}) +
+           ops_.product({m, n, ranks, type, element_}) + ops_.memory(3 * real(m * n) * element_);
+  }
   [[nodiscard]] double forward_of(const Product& p) const {
-    return ops_.product({p.m, p.n, p.k, operands(), element_, p.count}) + quantised(p.m, p.k, 1);
+    return ops_.product({p.m, p.n, p.k, operands(), element_, p.count}) + quantised(p.m, p.k, 1) +
+           adapters_of(p.m, p.n, p.k, p.ranks);
   }
   [[nodiscard]] double input_of(const Product& p) const {
-    return ops_.product({p.m, p.k, p.n, operands(), element_, p.count}) + quantised(p.m, p.n, 2);
+    return ops_.product({p.m, p.k, p.n, operands(), element_, p.count}) + quantised(p.m, p.n, 2) +
+           adapters_of(p.m, p.k, p.n, p.ranks);
   }
   /// Into fp32 gradients, read and written.
   [[nodiscard]] double weight_of(const Product& p) const {
+    if (parts_.model_.adapters) {
+      if (p.ranks == 0) return 0;
+      const DType type = layout_.compute;
+      return ops_.product({p.ranks, p.k, p.m, type, 8}) +
+             ops_.product({p.n, p.ranks, p.m, type, 8});
+    }
     return ops_.product({p.n, p.k, p.m, operands(), 8, p.count}) + quantised(p.m, p.k, 1);
   }
 
@@ -452,6 +486,10 @@ PartTime PartTimes::layer(std::int64_t index) const { return Walk(*this, index).
 
 PartSize PartTimes::layer_size(std::int64_t index) const { return Walk(*this, index).size(); }
 
+PartSize PartTimes::trained_size(std::int64_t index) const {
+  return Walk(*this, index).trained_size();
+}
+
 double PartTimes::vocabulary_size() const {
   return real(ceil_div(model_.vocab_size, layout_.extent(Axis::kTensor)) * model_.hidden);
 }
@@ -465,8 +503,8 @@ PartTime PartTimes::head() const {
   PartTime time;
   PassTime& pass = time.forward;
   pass.compute = ops_.product({rows, columns, hidden, layout_.compute, logit}) +
-                 ops_.product({rows, hidden, columns, layout_.compute, element}) +
-                 ops_.product({columns, hidden, rows, layout_.compute, 8});
+                 ops_.product({rows, hidden, columns, layout_.compute, element});
+  if (!model_.adapters) pass.compute += ops_.product({columns, hidden, rows, layout_.compute, 8});
   if (cluster_.program) {
     pass.compute += 3 * ops_.memory(cluster_.program->logit_bytes * real(rows * columns));
     return time;
@@ -493,10 +531,11 @@ PartTime PartTimes::embedding() const {
     return time;
   }
   time.forward.compute = ops_.memory(2 * stream);
-  time.backward_weight.compute = ops_.memory(all + 8 * real(layout_.tokens() * model_.hidden));
+  if (!model_.adapters)
+    time.backward_weight.compute = ops_.memory(all + 8 * real(layout_.tokens() * model_.hidden));
   const double times = layout_.sequence_parallel ? 1 : 2;
-  for (const auto& [pass, count] :
-       {std::pair{&time.forward, times}, {&time.backward_weight, 2 - times}}) {
+  for (const auto& [pass, count] : {std::pair{&time.forward, times},
+                                    {&time.backward_weight, model_.adapters ? 0 : 2 - times}}) {
     pass->exposed[Axis::kTensor] = count * tensor.ring(all);
     pass->bytes[Axis::kTensor] = count * all * (1 - 1 / real(tensor.ranks()));
   }

@@ -52,6 +52,8 @@ class PartTimes {
   /// Layer `index` of the model.
   [[nodiscard]] PartTime layer(std::int64_t index) const;
   [[nodiscard]] PartSize layer_size(std::int64_t index) const;
+  /// Of that what is trained: beside adapters nothing else (ModelConfig::adapters).
+  [[nodiscard]] PartSize trained_size(std::int64_t index) const;
   /// The head makes loss and gradients in F.
   [[nodiscard]] PartTime head() const;
   [[nodiscard]] PartTime embedding() const;

@@ -313,7 +313,8 @@ std::int64_t checkpoint_bytes(const ModelConfig& model) {
   std::int64_t bytes = sizeof(float);
   for (const OptimizerState& state : Optimizer::contents().states)
     bytes += static_cast<std::int64_t>(size_of(state.dtype));
-  return bytes * count_parameters(model).total;
+  const ParameterCount count = count_parameters(model);
+  return bytes * (model.adapters ? count.trained : count.total);
 }
 
 }  // namespace trireme

@@ -16,7 +16,7 @@ double real(std::int64_t value) { return static_cast<double>(value); }
 /// What a virtual stage holds, and what its actions take.
 struct StagePart {
   PartTime time;
-  PartSize size, layers;  ///< of all, and of its layers alone
+  PartSize size, layers;  ///< of all that is trained; of its layers alone, what is read
   double layer_count = 0, blocks = 0;
   bool embedding = false, head = false;
 };
@@ -32,17 +32,19 @@ class StageSums {
     for (std::int64_t i = 0; i < range.layers; ++i) {
       const Kind& kind = kind_of(range.first_layer + i);
       stage.time += kind.time;
-      stage.size.dense += kind.size.dense;
-      stage.size.experts += kind.size.experts;
+      stage.size.dense += kind.trained.dense;
+      stage.size.experts += kind.trained.experts;
+      stage.layers.dense += kind.size.dense;
+      stage.layers.experts += kind.size.experts;
     }
-    stage.layers = stage.size;
     stage.layer_count = real(range.layers);
     stage.embedding = range.embedding;
     stage.head = range.head;
     if (range.embedding) stage.time += parts_.embedding();
     if (range.head) stage.time += parts_.head();
     const bool tied_here = model_.tied_embeddings && range.embedding && range.head;
-    stage.size.dense += parts_.vocabulary_size() * (tied_here ? 1 : range.embedding + range.head);
+    if (!model_.adapters)
+      stage.size.dense += parts_.vocabulary_size() * (tied_here ? 1 : range.embedding + range.head);
     stage.blocks = real(range.layers + range.embedding + range.head);
     return stage;
   }
@@ -52,14 +54,15 @@ class StageSums {
     std::int64_t layer = 0;
     bool fp8 = false;
     PartTime time;
-    PartSize size;
+    PartSize size, trained;
   };
   const Kind& kind_of(std::int64_t layer) {
     const bool fp8 = layout_.fp8 && layer >= layout_.fp8->bf16_layers[0] &&
                      layer < model_.layer_count() - layout_.fp8->bf16_layers[1];
     for (const Kind& kind : kinds_)
       if (kind.fp8 == fp8 && model_.layer(kind.layer) == model_.layer(layer)) return kind;
-    kinds_.push_back({layer, fp8, parts_.layer(layer), parts_.layer_size(layer)});
+    kinds_.push_back(
+        {layer, fp8, parts_.layer(layer), parts_.layer_size(layer), parts_.trained_size(layer)});
     return kinds_.back();
   }
   const ModelConfig& model_;

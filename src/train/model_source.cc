@@ -10,6 +10,7 @@
 #include "checkpoint/base_hashes.h"
 #include "checkpoint/companion_files.h"
 #include "checkpoint/huggingface.h"
+#include "checkpoint/nf4_base.h"
 #include "checkpoint/reader.h"
 #include "config/model_parse.h"
 
@@ -71,13 +72,8 @@ std::vector<std::int64_t> end_tokens_of(const std::filesystem::path& folder,
 
 /// Before `base` is opened as what the adapters at `path` stand beside.
 void check_base_path(const std::filesystem::path& path, const std::filesystem::path& base,
-                     LoraBase kind, int depth) {
+                     int depth) {
   constexpr int kDepthMax = 4;
-  if (kind == LoraBase::kNf4) {
-    throw ConfigError(
-        "{}: adapters beside a base in NF4 (lora.base) are not merged in this version",
-        path.string());
-  }
   if (base.empty()) {
     throw DataError(
         "{}: does not say which weights its adapters stand beside. Give their folder: "
@@ -160,7 +156,7 @@ void ModelSource::read_checkpoint(const std::filesystem::path& path, Communicato
 
 void ModelSource::take_base(Communicator& world, const std::filesystem::path& base, int depth) {
   const std::filesystem::path where = base.empty() ? std::filesystem::path(adapters_->base) : base;
-  run_together(world, [&] { check_base_path(path_, where, adapters_->lora.base, depth); });
+  run_together(world, [&] { check_base_path(path_, where, depth); });
   base_.reset(new ModelSource(where, world, {}, depth + 1));
   run_together(world, [&] {
     if (checkpoint_) {
@@ -189,6 +185,7 @@ void ModelSource::load(State& state, Communicator& world) const {
   if (base_) {
     check_base_files(world);
     base_->load(state, world);
+    if (base_in_nf4()) run_together(world, [&] { round_to_nf4(adapted_model_, state); });
     add_adapters(
         adapted_model_, state,
         [&](State& adapters) {

@@ -32,6 +32,10 @@ class ModelSource {
   [[nodiscard]] const ModelSource* base() const { return base_.get(); }
   /// model() with the adapters, where there are any: it has none itself.
   [[nodiscard]] const ModelConfig& adapted_model() const { return adapted_model_; }
+  /// Adapters were trained beside a base in NF4.
+  [[nodiscard]] bool base_in_nf4() const {
+    return adapters_ && adapters_->lora.base == LoraBase::kNf4;
+  }
   /// Any of them ends a text: generation_config.json's, maybe several; else the model config's.
   [[nodiscard]] const std::vector<std::int64_t>& end_tokens() const { return end_tokens_; }
   /// What load_tokenizer takes; "" where the source has none.

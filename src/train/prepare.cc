@@ -107,6 +107,7 @@ PreparedRun check_run(LoadedConfig loaded, Needs needs, std::int64_t world,
 
 void take_model(PreparedRun& prepared, const ModelConfig& model) {
   prepared.config.model = model;
+  if (!model.adapters) prepared.config.lora = {};
   ResolvedRun& run = prepared.run;
   if (!run.expert_placement.empty()) {
     const RunConfig::Parallel& parallel = prepared.config.parallel;

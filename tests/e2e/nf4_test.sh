@@ -5,6 +5,7 @@
 wide=(base.json --set model.hidden_size=128 --set model.intermediate_size=256 --set model.num_attention_heads=4
   --set batch.micro=1 --set run.steps=4)
 nf4=("${wide[@]}" --set init.weights=whole --set lora.rank=4 --set lora.base=nf4)
+near() { awk -v a="$1" -v b="$2" 'BEGIN { d = a - b; if (d < 0) d = -d; exit !(a > 0 && d <= 2e-6 * a) }'; }
 losses() { steps_of "$1" | sed 's/.*"loss":\([^,]*\),"grad_norm":\([^,]*\).*/\1 \2/'; }
 
 train "${wide[@]}" --set run.directory=whole --set run.steps=2
@@ -22,6 +23,24 @@ ends_with "two tensor ranks, each shared by two" 0
 check "they agree with one rank" awk 'NR == FNR { expected[FNR] = $1; next }
     { d = $1 - expected[FNR]; if (d < 0) d = -d; if (!(d <= 2e-6 * expected[FNR])) exit 1; ++n }
     END { exit n != 4 }' <(losses one) <(losses shared)
+
+# An evaluation in the run computes with the adapters beside the base, one of its checkpoint with both merged.
+for how in nf4 nf4_dora; do
+  watched=("${nf4[@]}" --set run.directory=$how --set data.validation=toy --set evaluation.batches=2)
+  if [ $how = nf4_dora ]; then watched+=(--set lora.dora=true --set optimizer.lr=0.01); fi
+  train "${watched[@]}"
+  ends_with "$how: a run with an evaluation" 0
+  train evaluate "${watched[@]}" --json
+  ends_with "$how: evaluate" 0
+  check "$how: merged, it has the loss of the run" near "$(grep -o '"loss":[0-9.]*' out | cut -d: -f2)" \
+    "$(grep '"kind":"evaluation"' $how/metrics.jsonl | tail -n 1 | grep -o '"loss":[0-9.]*' | cut -d: -f2)"
+done
+train export --checkpoint nf4 --output nf4_merged --merge
+ends_with "export --merge" 0
+train evaluate --checkpoint nf4_merged --data toy --sequence-length 32 --batches 4 --json
+merged=$(grep -o '"loss":[0-9.]*' out | cut -d: -f2)
+train evaluate --checkpoint nf4 --data toy --sequence-length 32 --batches 4 --json
+check "exported, the same model" near "$(grep -o '"loss":[0-9.]*' out | cut -d: -f2)" "$merged"
 
 # q and o, k and v, gate, up and down of two layers: 4.5 bits in place of 32.
 parameters() { train plan "${nf4[@]}" --json "$@"; tr -d ' \n' <out | sed 's/.*"memory_bytes":{"parameters":\([0-9]*\).*/\1/'; }

@@ -181,6 +181,42 @@ TEST(Mesh, bf16_stays_near_one_rank) {
   table.print();
 }
 
+/// Every axis and stage of ZeRO with adapters beside a base that stands still, which stages 1 and 2
+/// leave whole on every rank.
+std::vector<MeshCell> adapter_cells(int ranks) {
+  MeshCell tensor, sequence, context, pipeline;
+  tensor.tensor = sequence.tensor = context.context = pipeline.pipeline = ranks;
+  sequence.sequence_parallel = true;
+  sequence.recompute = Recompute::kFull;
+  pipeline.schedule = "zb-h1";
+  pipeline.layers = ranks;
+  pipeline.accumulation = 2;
+  std::vector<MeshCell> cells = {tensor, sequence, context};
+  if (ranks > 1) cells.push_back(pipeline);
+  for (int stage = 0; stage < 4; ++stage) {
+    MeshCell data;
+    data.data = ranks;
+    data.zero_stage = stage;
+    data.accumulation = 1 + stage / 2;
+    cells.push_back(data);
+  }
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    cells[i].adapter_rank = 3;
+    cells[i].magnitudes = i % 2 != 0;
+    if (i % 3 == 2) cells[i].model = MeshModel::kGpt2;
+    if (i % 3 == 1) cells[i].model = MeshModel::kGemma3;
+  }
+  return cells;
+}
+
+TEST(Mesh, adapters_train_as_on_one_rank) {
+  Tolerance tolerance;
+  tolerance.steps = 3;
+  Table table(tolerance);
+  table.run(adapter_cells(test_world().size()));
+  table.print();
+}
+
 /// Sizes that no mesh cuts at blocks of 128. Bits are equal within the classes of any other type.
 std::vector<MeshCell> fp8_cells(int ranks) {
   MeshCell tensor, sequence, context, zero, pipeline;

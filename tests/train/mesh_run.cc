@@ -280,6 +280,10 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
   if (passage.load.empty()) {
     runtime.store.initialise(runtime.context, 7);
     result.initial = gather(runtime, runtime.store.state());
+    if (cell.magnitudes) {
+      runtime.weights_changed(Runtime::Copies::kStale);
+      runtime.stage.begin_magnitudes();
+    }
     disturb(runtime.context, runtime.store);
     runtime.weights_changed(Runtime::Copies::kStale);
   } else {

@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 
+#include "config/adapters.h"
 #include "config/model_parse.h"
 #include "plan/mesh_rules.h"
 
@@ -266,6 +267,12 @@ RunConfig MeshCell::config() const {
   config.parallel.expert_tensor = expert_tensor;
   config.moe.dispatch = dispatch;
   if (library_sums) config.parallel.reduction_order = ReductionOrder::kLibrary;
+  if (adapter_rank > 0) {
+    config.lora.rank = adapter_rank;
+    config.lora.dora = magnitudes;
+    std::vector<Problem> none;
+    take_adapters(config, none);
+  }
   return config;
 }
 
@@ -286,6 +293,8 @@ std::string MeshCell::text() const {
   if (expert > 1) text += fmt::format(", expert {}", expert);
   if (expert_tensor > 1) text += fmt::format(", expert tensor {}", expert_tensor);
   if (dispatch == DispatchMethod::kAllGather) text += ", tokens gathered";
+  if (adapter_rank > 0) text += fmt::format(", adapters of rank {}", adapter_rank);
+  if (magnitudes) text += " with magnitudes";
   if (pipeline > 1) text += fmt::format(", pipeline {} by {}", pipeline, schedule);
   return text;
 }
@@ -297,6 +306,8 @@ MeshCell MeshCell::alone() const {
   one.bf16 = bf16;
   one.fp8 = fp8;
   one.layers = layers;
+  one.adapter_rank = adapter_rank;
+  one.magnitudes = magnitudes;
   return one;
 }
 

@@ -63,6 +63,8 @@ struct MeshCell {
   bool library_sums = false;
   int expert = 1, expert_tensor = 1;
   DispatchMethod dispatch = DispatchMethod::kAllToAll;
+  int adapter_rank = 0;     ///< > 0: adapters beside a frozen base, in cells that are made by hand
+  bool magnitudes = false;  ///< of those
 
   [[nodiscard]] int ranks() const { return pipeline * tensor * context * data; }
   /// Sequences of a step: about 12, and the data ranks and micro-batches divide them.
