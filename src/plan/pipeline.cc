@@ -117,10 +117,12 @@ Program proved_program(const Schedule& schedule, const ActionTimes& times) {
   return program;
 }
 
-/// Virtual stages that a config asks a generator for.
+/// Virtual stages that a config asks a generator for: of a V kind two on each rank at least, before
+/// it refuses another number.
 std::int64_t stages_of(const ScheduleRequest& request) {
+  const int least = default_virtual_stages(request.kind);
   return std::int64_t{request.stages} *
-         request.virtual_stages.value_or(default_virtual_stages(request.kind));
+         std::max<std::int64_t>(least, request.virtual_stages.value_or(least));
 }
 
 void check_layers(const RunConfig& config, std::int64_t stages) {

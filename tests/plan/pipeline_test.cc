@@ -151,7 +151,10 @@ TEST(Pipeline, stages_take_the_times_of_what_they_compute_unless_the_config_says
 TEST(Pipeline, more_stages_than_layers_are_refused_with_the_numbers) {
   EXPECT_NE(fault_of(parallel_of(4, "1f1b"), 3, 8).find("4 virtual stages for a model of 3 layers"),
             std::string::npos);
-  EXPECT_NE(fault_of(parallel_of(2, "zb-v"), 3, 8).find("4 virtual stages"), std::string::npos);
+  RunConfig::Parallel fixed = parallel_of(2, "zb-v");
+  EXPECT_NE(fault_of(fixed, 3, 8).find("4 virtual stages"), std::string::npos);
+  fixed.virtual_stages = 1;  // which it has not
+  EXPECT_NE(fault_of(fixed, 3, 8).find("4 virtual stages"), std::string::npos);
 }
 
 TEST(Pipeline, a_schedule_file_is_run_and_one_of_other_sizes_is_refused) {

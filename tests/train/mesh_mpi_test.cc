@@ -193,19 +193,19 @@ std::vector<MeshCell> adapter_cells(int ranks) {
   pipeline.accumulation = 2;
   std::vector<MeshCell> cells = {tensor, sequence, context};
   if (ranks > 1) cells.push_back(pipeline);
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    cells[i].magnitudes = i % 2 != 0;
+    cells[i].model = i % 3 == 2 ? MeshModel::kGpt2Sixteens : MeshModel::kSixteens;
+  }
+  // All stages of ZeRO have the bits of one another.
   for (int stage = 0; stage < 4; ++stage) {
     MeshCell data;
     data.data = ranks;
     data.zero_stage = stage;
-    data.accumulation = 1 + stage / 2;
+    data.magnitudes = true;
     cells.push_back(data);
   }
-  for (std::size_t i = 0; i < cells.size(); ++i) {
-    cells[i].adapter_rank = 3;
-    cells[i].magnitudes = i % 2 != 0;
-    if (i % 3 == 2) cells[i].model = MeshModel::kGpt2;
-    if (i % 3 == 1) cells[i].model = MeshModel::kGemma3;
-  }
+  for (MeshCell& cell : cells) cell.adapter_rank = 3;
   return cells;
 }
 
