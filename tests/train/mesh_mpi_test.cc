@@ -195,7 +195,8 @@ std::vector<MeshCell> adapter_cells(int ranks) {
   if (ranks > 1) cells.push_back(pipeline);
   for (std::size_t i = 0; i < cells.size(); ++i) {
     cells[i].magnitudes = i % 2 != 0;
-    cells[i].model = i % 3 == 2 ? MeshModel::kGpt2Sixteens : MeshModel::kSixteens;
+    const bool own_keys = cells[i].tensor > 2 || i % 3 == 2;
+    cells[i].model = own_keys ? MeshModel::kGpt2Sixteens : MeshModel::kSixteens;
   }
   // All stages of ZeRO have the bits of one another.
   for (int stage = 0; stage < 4; ++stage) {
