@@ -157,16 +157,11 @@ ExportResult export_adapter(const std::filesystem::path& checkpoint,
     if (!source->adapters())
       throw ConfigError("{}: holds a whole model, no adapters", checkpoint.string());
     const std::filesystem::path target = output_target(output);
-    const std::filesystem::path folder = make_temporary_folder(target);
-    try {
+    write_in_temporary_folder(target, [&](const std::filesystem::path& folder) {
       write_adapter(*source, folder, options, result);
       write_export_mark(checkpoint, folder);
       commit_export(folder, target);
-    } catch (...) {
-      std::error_code ignored;
-      std::filesystem::remove_all(folder, ignored);
-      throw;
-    }
+    });
   });
   return result;
 }

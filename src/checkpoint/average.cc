@@ -230,8 +230,7 @@ AverageResult average_weights(const std::vector<std::filesystem::path>& sources,
   }
   result.tensors = static_cast<std::int64_t>(tensors.size());
   const std::filesystem::path target = output_target(output);
-  const std::filesystem::path folder = make_temporary_folder(target);
-  try {
+  write_in_temporary_folder(target, [&](const std::filesystem::path& folder) {
     SafetensorsWriter writer(
         folder, DType::kF32, std::move(tensors),
         adapters ? std::numeric_limits<std::int64_t>::max() : options.file_bytes_max);
@@ -241,11 +240,7 @@ AverageResult average_weights(const std::vector<std::filesystem::path>& sources,
     opened.front()->write_files(folder, bf16);
     if (adapters) name_adapter_weights(folder);
     commit_new(folder, target);
-  } catch (...) {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder, ignored);
-    throw;
-  }
+  });
   return result;
 }
 

@@ -126,6 +126,18 @@ void check_export_output(const std::filesystem::path& output) {
   }
 }
 
+void write_in_temporary_folder(const std::filesystem::path& target,
+                               const std::function<void(const std::filesystem::path&)>& write) {
+  const std::filesystem::path folder = make_temporary_folder(target);
+  try {
+    write(folder);
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+    throw;
+  }
+}
+
 void write_export_mark(const std::filesystem::path& source, const std::filesystem::path& folder) {
   Json mark = Json::object();
   if (!is_there(source / kManifestName)) return write_json(folder / kMarkName, mark);

@@ -2,6 +2,7 @@
 // What a Hugging Face directory has beside its weights, and how such a folder comes to be whole.
 
 #include <filesystem>
+#include <functional>
 
 #include "base/dtype.h"
 #include "checkpoint/manifest.h"
@@ -20,6 +21,10 @@ void check_export_output(const std::filesystem::path& output);
 
 /// A new folder beside `target`, of a name that nobody reads.
 std::filesystem::path make_temporary_folder(const std::filesystem::path& target);
+
+/// `write(folder)` into such a folder, which is gone where that throws.
+void write_in_temporary_folder(const std::filesystem::path& target,
+                               const std::function<void(const std::filesystem::path&)>& write);
 
 /// Says in `folder` that it is an export, and of which step where `source` is a checkpoint.
 void write_export_mark(const std::filesystem::path& source, const std::filesystem::path& folder);

@@ -6,6 +6,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/magnitude/magnitude.h"
 #include "kernels/projection_norm/projection_norm.h"
+#include "model/layer_products.h"
 
 namespace trireme {
 
@@ -108,30 +109,6 @@ AdapterGradients gradients_of(const Gradients& sink, const AdapterParams& params
 
 namespace {
 
-/// Of a product beside which a layer has adapters.
-struct Widths {
-  std::int64_t ranks = 0, in = 0, out = 0;
-};
-std::vector<Widths> widths_of(const LayerShape& layer) {
-  const AttentionConfig& attention = layer.config.attention;
-  const MlpConfig& mlp = layer.config.mlp;
-  const AdapterRanks& ranks = layer.config.adapters;
-  std::vector<Widths> widths = {{ranks.attention_in, layer.hidden, attention.in_size()},
-                                {ranks.attention_out, attention.out_size(), layer.hidden},
-                                {ranks.mlp_in, layer.hidden, mlp.up_size()},
-                                {ranks.mlp_out, mlp.ffn, layer.hidden}};
-  if (const auto& latent = attention.latent) {
-    widths.push_back({ranks.q_up, latent->q_rank > 0 ? latent->q_rank : layer.hidden,
-                      attention.heads * latent->query_dim()});
-    widths.push_back({ranks.kv_up, latent->kv_rank, attention.heads * latent->key_value_dim()});
-  }
-  return widths;
-}
-
-}  // namespace
-
-namespace {
-
 /// Rows of W + s B A that stand in fp32 at once.
 std::int64_t length_rows(std::int64_t rows) { return std::min<std::int64_t>(rows, 64); }
 
@@ -140,17 +117,17 @@ std::int64_t length_rows(std::int64_t rows) { return std::min<std::int64_t>(rows
 AdapterScratch lay_out_adapters(ArenaCursor& arena, const LayerShape& layer, bool in_place) {
   const bool magnitudes = layer.magnitudes;
   std::size_t bytes = 0;
-  for (const Widths& of : widths_of(layer)) {
-    if (of.ranks == 0) continue;
+  for (const LayerProduct& of : layer_products(layer)) {
+    if (of.adapter_ranks == 0) continue;
     ArenaCursor input, weight, lengths;
     for (ArenaCursor* const cursor : {&input, &weight})
       if (magnitudes) cursor->take(layer.compute, {layer.tokens, of.out});
-    input.take(layer.compute, {of.out, of.ranks});
+    input.take(layer.compute, {of.out, of.adapter_ranks});
     if (!in_place) input.take(layer.compute, {layer.tokens, std::max(of.in, of.out)});
-    weight.take(DType::kF32, {of.out, of.ranks});
-    weight.take(DType::kF32, {of.out, of.ranks});
+    weight.take(DType::kF32, {of.out, of.adapter_ranks});
+    weight.take(DType::kF32, {of.out, of.adapter_ranks});
     weight.take(DType::kF32, {of.out});
-    lengths.take(layer.compute, {of.out, of.ranks});
+    lengths.take(layer.compute, {of.out, of.adapter_ranks});
     for (const DType type : {DType::kF32, layer.compute})
       if (magnitudes) lengths.take(type, {length_rows(of.out) * of.in});
     bytes = std::max({bytes, input.bytes(), weight.bytes(), lengths.bytes()});
@@ -234,8 +211,8 @@ void weight_product(Context& context, TensorView c_MN, Accumulate adds, ConstTen
 }
 
 /// dB, from dv.
-void b_gradients(Context& context, ArenaCursor& arena, const AdapterGradients& gradients,
-                 ConstTensorView dv_TN) {
+void b_gradients(Context& context, const AdapterScratch& scratch, ArenaCursor arena,
+                 const AdapterGradients& gradients, ConstTensorView dv_TN) {
   const TensorView& us_TR = gradients.rows_of.us_TR;
   const AdapterGradients::Part& only = gradients.parts[0];
   if (gradients.count == 1 && only.b_NR.gradient.shape[0] == gradients.outputs)
@@ -250,6 +227,7 @@ void b_gradients(Context& context, ArenaCursor& arena, const AdapterGradients& g
     const bool adds = part.b_NR.accumulate == Accumulate::kYes;
     ArenaCursor behind = arena;
     const TensorView made = adds ? behind.take(DType::kF32, to.shape) : to;
+    check(behind, scratch);
     copy_heads(context, heads_of(made, 0, 1, to.shape[1]),
                block_of(joined, part.first, to.shape[0], column, to.shape[1]));
     if (adds) accumulate(context, to, made);
@@ -265,7 +243,8 @@ void adapter_backward_weight(Context& context, const AdapterScratch& scratch,
   const AdapterRows& rows = gradients.rows_of;
   weight_product(context, gradients.a_RK.gradient, gradients.a_RK.accumulate, rows.du_TR, x_TK);
   ArenaCursor arena = arena_of(scratch);
-  if (!gradients.parts[0].magnitude_N.given()) return b_gradients(context, arena, gradients, dy_TN);
+  if (!gradients.parts[0].magnitude_N.given())
+    return b_gradients(context, scratch, arena, gradients, dy_TN);
   const TensorView dv_TN = dv_in(arena, dy_TN),
                    dgain_N = arena.take(DType::kF32, {gradients.outputs});
   clear(context, dgain_N);
@@ -276,7 +255,7 @@ void adapter_backward_weight(Context& context, const AdapterScratch& scratch,
     magnitude_gradient(context, part.magnitude_N, dgain_N.rows(part.first, count),
                        rows.inverse().rows(part.first, count));
   }
-  b_gradients(context, arena, gradients, dv_TN);
+  b_gradients(context, scratch, arena, gradients, dv_TN);
 }
 
 void adapter_row_squares(Context& context, const AdapterScratch& scratch, ConstTensorView weight,

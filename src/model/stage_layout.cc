@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/math.h"
+#include "model/layer_products.h"
 #include "model/stage.h"
 
 namespace trireme {
@@ -38,26 +39,16 @@ std::vector<std::int32_t> in_turn(std::int64_t count, std::int32_t first = 0) {
 }
 
 std::vector<Fp8Widths> fp8_widths(const LayerShape& layer, int tensor_extent, bool together) {
-  const AttentionConfig& attention = layer.config.attention;
-  const MlpConfig& mlp = layer.config.mlp;
-  const auto linear = [&](std::int64_t in, std::int64_t out) {
-    return Fp8Widths{layer.tokens, in, out, tensor_extent, together && tensor_extent == 1};
-  };
-  std::vector<Fp8Widths> widths = {
-      linear(layer.hidden, attention.in_size()), linear(attention.out_size(), layer.hidden),
-      linear(layer.hidden, mlp.up_size()), linear(mlp.ffn, layer.hidden)};
-  if (const auto& latent = attention.latent) {
-    widths.push_back(linear(latent->q_rank > 0 ? latent->q_rank : layer.hidden,
-                            attention.heads * latent->query_dim()));
-    widths.push_back(linear(latent->kv_rank, attention.heads * latent->key_value_dim()));
-  }
+  std::vector<Fp8Widths> widths;
+  for (const LayerProduct& of : layer_products(layer))
+    widths.push_back({layer.tokens, of.in, of.out, tensor_extent, together && tensor_extent == 1});
   return widths;
 }
 
 /// Elements of the largest weight of a layer's products.
 std::int64_t largest_weight(const LayerShape& layer) {
   std::int64_t most = 0;
-  for (const Fp8Widths& of : fp8_widths(layer, 1, false)) most = std::max(most, of.in * of.out);
+  for (const LayerProduct& of : layer_products(layer)) most = std::max(most, of.in * of.out);
   return most;
 }
 
