@@ -59,6 +59,7 @@ class Maker {
     foreign.prefix = (folder_ / "foreign").string();
     made_.tokens.push_back(foreign);
     add_weights();
+    add_cluster();
     return std::move(made_);
   }
 
@@ -98,6 +99,15 @@ class Maker {
     made_.checkpoints.push_back((folder_ / "donor").string());
     train({"export", "--checkpoint", "donor", "--output", "exported"});
     made_.weights.push_back((folder_ / "exported").string());
+  }
+
+  void add_cluster() {
+    made_.cluster = (folder_ / "cluster.json").string();
+    write(made_.cluster, R"({"name": "here", "devices_per_node": 8,
+      "device": {"kind": "cpu", "tflops": {"fp32": 0.1, "bf16": 0.05, "fp8": 0.02},
+                 "memory_bytes": 1000000000, "bytes_per_second": 1e10},
+      "node": {"bytes_per_second": 1e9, "latency_seconds": 1e-5},
+      "network": {"bytes_per_second": 1e9}})");
   }
 
   const Tools& tools_;

@@ -256,6 +256,9 @@ class Judge {
     const std::vector<Json> steps = of_kind(lines, "step");
     require(static_cast<std::int64_t>(steps.size()) == last,
             fmt::format("{} step lines, not {}", steps.size(), last));
+    for (const Json& skip : of_kind(lines, "skip"))  // sequences of a token may be all padding
+      if (member(skip, "reason") == Json("no_targets"))
+        without_targets_.insert(integer(skip, "step"));
     for (std::size_t i = 0; i < steps.size(); ++i) check_step(steps[i], i);
     require(of_kind(lines, "end").size() == 1, "not one end line");
     require(!of_kind(lines, "checkpoint").empty(), "nothing was saved");
@@ -277,7 +280,8 @@ class Judge {
             "the steps are not in order");
     for (const char* key : {"loss", "grad_norm"}) {
       const bool finite = member(line, key).is_number();
-      require(finite || !drawn_.finite, fmt::format("step {}: {} is not finite", index + 1, key));
+      require(finite || !drawn_.finite || without_targets_.contains(integer(line, "step")),
+              fmt::format("step {}: {} is not finite", index + 1, key));
     }
     const Json& batch = member(report_, "batch");
     require(integer(line, "consumed_samples") ==
@@ -326,6 +330,7 @@ class Judge {
   Verdict verdict_;
   std::vector<std::string> config_;
   Ended plan_;
+  std::set<std::int64_t> without_targets_;  ///< steps
   Json report_;
 };
 

@@ -237,7 +237,8 @@ Json draw_model(Dice& dice, std::int64_t vocabulary, Situation& situation) {
                                           : draw_llama_like(dice, situation, layers);
   if (dice.percent(4)) {  // enough memory to compare with the plan's
     model["vocab_size"] = situation.vocabulary = 20000 + dice.between(0, 99);
-    if (model.find("hidden_size") != nullptr && model.find("head_dim") != nullptr)
+    if (model.find("hidden_size") != nullptr && model.find("head_dim") != nullptr &&
+        !model.find("head_dim")->is_null())
       model["hidden_size"] = 384;
   }
   if (dice.percent(50)) model["tie_word_embeddings"] = dice.percent(50);

@@ -22,6 +22,7 @@ struct Fixtures {
   Tokens short_tokens;                   ///< shorter than a window of 64 tokens
   std::vector<std::string> weights;      ///< Hugging Face directories
   std::vector<std::string> checkpoints;  ///< run folders with a checkpoint of a llama
+  std::string cluster;                   ///< a file of one, of CPUs
 };
 
 struct RandomConfig {
