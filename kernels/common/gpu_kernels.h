@@ -9,6 +9,7 @@ struct AttentionGpuKernels;
 struct AttentionHopperKernels;
 struct AttentionLibraryKernels;
 struct CrossEntropyKernels;
+struct DropoutKernels;
 struct ElementwiseKernels;
 struct EmbeddingKernels;
 struct ExpertRowsKernels;
@@ -37,6 +38,7 @@ struct GpuKernels {
   const AttentionHopperKernels* attention_sm90 = nullptr;    ///< where code for sm_90a was compiled
   const AttentionLibraryKernels* attention_cudnn = nullptr;  ///< where that library was found
   const CrossEntropyKernels* cross_entropy = nullptr;
+  const DropoutKernels* dropout = nullptr;
   const ElementwiseKernels* elementwise = nullptr;
   const EmbeddingKernels* embedding = nullptr;
   const ExpertRowsKernels* expert_rows = nullptr;

@@ -3,6 +3,7 @@
 #include "kernels/attention/attention_library_table.h"
 #include "kernels/common/gpu_kernels.h"
 #include "kernels/cross_entropy/cross_entropy_table.h"
+#include "kernels/dropout/dropout_table.h"
 #include "kernels/elementwise/elementwise_table.h"
 #include "kernels/embedding/embedding_table.h"
 #include "kernels/expert_rows/expert_rows_table.h"
@@ -37,6 +38,7 @@ const GpuKernels& gpu_kernels() {
       .attention_cudnn = &cuda::attention_cudnn,
 #endif
       .cross_entropy = &cuda::cross_entropy_cuda,
+      .dropout = &cuda::dropout_cuda,
       .elementwise = &cuda::elementwise_cuda,
       .embedding = &cuda::embedding_cuda,
       .expert_rows = &cuda::expert_rows_cuda,

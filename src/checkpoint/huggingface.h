@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "base/dtype.h"
@@ -24,8 +25,11 @@ namespace trireme {
 /// Buffers (causal masks, RoPE's frequencies) are ignored, and layers behind the model's that
 /// predict further tokens; so is a head equal to the embedding
 /// where the state has none. Throws DataError on every rank: tensors missing or left over, other
-/// shapes, an untied head for a tied model, whatever SafetensorsFolder refuses. Collective.
-void import_weights(const std::filesystem::path& folder, State& state, Communicator& world);
+/// shapes, an untied head for a tied model, whatever SafetensorsFolder refuses. `all`: where the
+/// states of all ranks have a part of the model, the names of the whole, without "parameters/".
+/// Collective.
+void import_weights(const std::filesystem::path& folder, State& state, Communicator& world,
+                    const std::set<std::string>& all = {});
 
 /// What import_weights would refuse of the names and shapes in `folder`, by the files' headers
 /// alone. `wanted` has every parameter of the model, without "parameters/". Throws DataError.

@@ -83,9 +83,10 @@ bool equal_in_share(const Stored& a, const Stored& b, const Communicator& world)
 }
 
 /// A file may repeat the embedding as a tied model's head; anything else is another model.
+constexpr std::array kEmbeddingNames = {"model.embed_tokens.weight", "transformer.wte.weight"};
 void check_tied_head(const Stored& head, const std::map<std::string, Stored>& by_our_name,
                      const Communicator& world) {
-  for (const char* name : {"model.embed_tokens.weight", "transformer.wte.weight"}) {
+  for (const char* name : kEmbeddingNames) {
     const auto embedding = by_our_name.find(name);
     if (embedding == by_our_name.end()) continue;
     if (head.tensor->shape != embedding->second.tensor->shape) continue;
@@ -176,13 +177,19 @@ void check_weights(const std::filesystem::path& folder,
     check_shape(matched.by_our_name.at(stored_name(name)), stored_shape(name, shape, parts));
 }
 
-void import_weights(const std::filesystem::path& folder, State& state, Communicator& world) {
-  const std::set<std::string> wanted = union_of_names(names_of(state), world);
+void import_weights(const std::filesystem::path& folder, State& state, Communicator& world,
+                    const std::set<std::string>& all) {
+  const std::set<std::string> here = union_of_names(names_of(state), world),
+                              &wanted = all.empty() ? here : all;
+  // Of a model in parts once, with the embedding.
+  const bool compares_head =
+      all.empty() || std::any_of(kEmbeddingNames.begin(), kEmbeddingNames.end(),
+                                 [&](const char* name) { return here.contains(name); });
   run_together(world, [&] {
     const auto parts = count_parts(wanted);
     const SafetensorsFolder weights(folder);
     const auto [stored_of, head] = match_names(weights, stored_names(wanted), folder);
-    if (head != nullptr) check_tied_head(*head, stored_of, world);
+    if (head != nullptr && compares_head) check_tied_head(*head, stored_of, world);
     SafetensorsReads reads;
     for (StateTensor& tensor : state.tensors) {
       const std::string name = tensor.name.substr(kStatePrefix.size());

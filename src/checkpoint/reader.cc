@@ -161,7 +161,8 @@ void check_names(const std::set<std::string>& wanted, const Manifest& manifest, 
   }
   for (const ManifestTensor& tensor : manifest.tensors) {
     const bool in_scope =
-        scope == LoadScope::kEverything || tensor.name.starts_with(kParametersPrefix);
+        scope == LoadScope::kEverything ||
+        (scope == LoadScope::kParameters && tensor.name.starts_with(kParametersPrefix));
     if (in_scope && !wanted.contains(tensor.name)) surplus.push_back(tensor.name);
   }
   if (missing.empty() && surplus.empty()) return;

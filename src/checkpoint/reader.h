@@ -89,6 +89,7 @@ Manifest read_manifest(const std::filesystem::path& folder, Communicator& world)
 enum class LoadScope : std::uint8_t {
   kEverything,  ///< the state names exactly the tensors of the checkpoint
   kParameters,  ///< the state names exactly its parameters; its optimizer's tensors are left alone
+  kSome,        ///< the state names some of its parameters
 };
 
 /// Fills every tensor of `state` with its box of the checkpoint's tensor, and the scalars; returns

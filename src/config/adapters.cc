@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/nearest_word.h"
+#include "base/random.h"
 
 namespace trireme {
 
@@ -108,7 +109,8 @@ void take_adapters(RunConfig& config, std::vector<Problem>& problems) {
          nearest_word(target, names).value_or(""),
          fmt::format("is no linear product of this {}'s layers", name_of(config.model.family))});
   }
-  set_adapters(config.model, {*lora.rank, lora.scale(), lora.dora, lora.targets});
+  set_adapters(config.model, {*lora.rank, lora.scale(), lora.dora, lora.targets, lora.dropout,
+                              stream_key(config.run.seed, "lora.dropout")});
 }
 
 }  // namespace trireme

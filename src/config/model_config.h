@@ -169,6 +169,8 @@ struct AdapterConfig {
   double scale = 1;
   bool magnitudes = false;
   std::vector<std::string> targets;  ///< ends of modules' names; empty: every product
+  double dropout = 0;                ///< in training, the share of x that A reads as 0
+  std::uint64_t dropout_key = 0;     ///< of its choice
 
   /// `module`: "model.layers.0.self_attn.q_proj".
   [[nodiscard]] bool adapts(std::string_view module) const;

@@ -200,7 +200,6 @@ void parse_into(const Json& given, LoadedConfig& loaded, const ModelFinder& find
   read_fields(given, loaded);
   take_model(given, find, loaded);
   check_contradictions(given, loaded);
-  check_unbuilt(given, loaded.problems);
   loaded.given = given;
   expect(loaded.config.has_model() || !loaded.problems.empty(), "a config without a model");
 }

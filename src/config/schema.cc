@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "config/unbuilt.h"
-
 namespace trireme {
 
 namespace {
@@ -98,17 +96,6 @@ std::string describe(const Field& field) {
   std::string text = fmt::format("{}.", field.row.text);
   if (!field.row.unit.empty()) text += fmt::format(" Unit: {}.", field.row.unit);
   if (!field.row.default_text.empty()) text += fmt::format(" Default: {}.", field.row.default_text);
-  const auto& unbuilt = unbuilt_features();
-  const auto found = std::find_if(unbuilt.begin(), unbuilt.end(), [&](const Unbuilt& feature) {
-    return feature.path == field.path;
-  });
-  if (found != unbuilt.end()) {
-    std::string works;
-    for (const auto value : found->built)
-      works += fmt::format("{}{}", works.empty() ? "" : " or ", value);
-    text += found->built.empty() ? " Not in this version."
-                                 : fmt::format(" This version: only {}.", works);
-  }
   const OtherNames& peers = field.row.peers;
   const std::pair<std::string_view, std::string_view> names[] = {
       {"Megatron", peers.megatron},

@@ -46,6 +46,10 @@ BatchBuilder::BatchBuilder(std::shared_ptr<const SampleSource> source, const Bat
     document_begin_.resize(source_->length() + 1);
     micro_batch_.first_key = first_key_.view();
   }
+  if (rules.numbered) {
+    numbers_ = Buffer(DType::kI32, Shape{sequences * length_, 2});
+    micro_batch_.numbers = numbers_.view();
+  }
   micro_batch_.sequences = sequences;
   micro_batch_.tokens = length_;
   micro_batch_.input_ids = input_ids_.view();
@@ -91,6 +95,15 @@ void BatchBuilder::build_row(std::int64_t row, std::int64_t sample) {
     }
   }
   micro_batch_.target_count += length_ - std::count(targets, targets + length_, -1);
+  if (rules_.numbered) {
+    auto* number = numbers_.view().as<std::int32_t>() + 2 * begin;
+    for (const PositionRange& range : ranges_) {
+      for (std::int64_t i = range.first; i < range.first + range.count; ++i) {
+        *number++ = static_cast<std::int32_t>(sample);
+        *number++ = static_cast<std::int32_t>(i);
+      }
+    }
+  }
   if (!rules_.document_mask) return;
   auto* first_key = first_key_.view().as<std::int32_t>() + begin;
   auto* positions = positions_.view().as<std::int32_t>() + begin;

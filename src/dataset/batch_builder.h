@@ -19,6 +19,7 @@ struct BatchRules {
   std::int64_t vocab_size = 0;  ///< every id is below it
   bool document_mask = false;   ///< first_key given, positions restart with each document
   bool mask_eod_loss = false;   ///< target -1 where the input is the end token
+  bool numbered = false;        ///< MicroBatch::numbers
 };
 /// Throws ConfigError where mask_eod_loss has no end token.
 BatchRules make_batch_rules(const RunConfig::Data& data, std::int64_t end_token,
@@ -49,7 +50,7 @@ class BatchBuilder {
   BatchRules rules_;
   std::vector<PositionRange> ranges_;  // of a sample's tokens, those of this rank
   std::int64_t sequences_, length_;    // tokens of a row
-  Buffer input_ids_, targets_, positions_, first_key_;
+  Buffer input_ids_, targets_, positions_, first_key_, numbers_;
   std::vector<std::int32_t> tokens_, document_begin_;  // of one sample, T + 1
   std::vector<std::uint8_t> counted_;                  // likewise
   MicroBatch micro_batch_;

@@ -116,9 +116,11 @@ Step& Loader::State::wait_for(std::unique_lock<std::mutex>& lock, int ahead) {
 }
 
 Loader::Loader(std::shared_ptr<const SampleSource> source, const RunConfig::Data& data,
-               const BatchShape& shape, std::int64_t end_token, std::int64_t vocab_size)
-    : state_(std::make_unique<State>(std::move(source),
-                                     make_batch_rules(data, end_token, vocab_size), shape)) {}
+               const BatchShape& shape, std::int64_t end_token, std::int64_t vocab_size) {
+  BatchRules rules = make_batch_rules(data, end_token, vocab_size);
+  rules.numbered = shape.numbered;
+  state_ = std::make_unique<State>(std::move(source), rules, shape);
+}
 
 Loader::~Loader() = default;
 

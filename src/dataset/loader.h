@@ -22,6 +22,7 @@ struct BatchShape {
   AxisRank context = {};    ///< that shares out the tokens of each sample
   /// Steps that a Loader builds ahead; as many stay whole when they are handed out.
   int lookahead = 1;
+  bool numbered = false;  ///< MicroBatch::numbers
 };
 
 /// One optimizer step of one data and context rank. Views stay valid for `lookahead` more.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/math.h"
+#include "kernels/dropout/dropout.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/magnitude/magnitude.h"
 #include "kernels/projection_norm/projection_norm.h"
@@ -61,6 +62,23 @@ ConstTensorView joined_b(Context& context, ArenaCursor& arena, const AdapterWeig
   return joined;
 }
 
+DropoutChoice choice_of(const AdapterDropout& dropout, const DropoutStream& stream,
+                        std::int64_t first_row, const ConstTensorView& x_TK) {
+  const std::int64_t rows = x_TK.shape[0], columns = x_TK.shape[1];
+  return {dropout.share, stream.key, dropout.numbers_T2.rows(first_row, rows),
+          columns < stream.inputs ? dropout.tensor_rank * columns : 0};
+}
+
+/// What A reads: x, or what dropout leaves of it, in `arena`.
+ConstTensorView read_by_a(Context& context, ArenaCursor& arena, const AdapterDropout& dropout,
+                          const DropoutStream& stream, std::int64_t first_row,
+                          ConstTensorView x_TK) {
+  if (!dropout.numbers_T2.given()) return x_TK;
+  const TensorView kept_TK = arena.take(x_TK.dtype, x_TK.shape);
+  trireme::dropout(context, kept_TK, x_TK, choice_of(dropout, stream, first_row, x_TK));
+  return kept_TK;
+}
+
 /// c += op(a) b, where bf16 is rounded before the sum as after it, as torch has it.
 void add_product(Context& context, ArenaCursor& arena, Gemm args, TensorView c) {
   if (c.dtype == DType::kF32 && !context.batch_invariant()) {
@@ -81,6 +99,7 @@ AdapterWeights weights_of(const ParamStore::Lease& lease, const AdapterParams& p
   if (!params.a.given()) return weights;
   weights.a_RK = lease.weight(params.a);
   weights.scale = params.scale;
+  weights.dropout = params.dropout;
   for (const AdapterParams::Part& part : params.parts) {
     const Outputs outputs = outputs_of(lease.layout(), params, product, part.weight);
     weights.outputs = outputs.all;
@@ -97,6 +116,7 @@ AdapterGradients gradients_of(const Gradients& sink, const AdapterParams& params
   if (!params.a.given()) return gradients;
   gradients.a_RK = sink.product(params.a);
   gradients.rows_of = rows;
+  gradients.dropout = params.dropout;
   for (const AdapterParams::Part& part : params.parts) {
     const Outputs outputs = outputs_of(sink.layout(), params, product, part.weight);
     gradients.outputs = outputs.all;
@@ -119,18 +139,20 @@ AdapterScratch lay_out_adapters(ArenaCursor& arena, const LayerShape& layer, boo
   std::size_t bytes = 0;
   for (const LayerProduct& of : layer_products(layer)) {
     if (of.adapter_ranks == 0) continue;
-    ArenaCursor input, weight, lengths;
+    ArenaCursor input, weight, lengths, kept;
     for (ArenaCursor* const cursor : {&input, &weight})
       if (magnitudes) cursor->take(layer.compute, {layer.tokens, of.out});
+    if (layer.dropout) kept.take(layer.compute, {layer.tokens, of.in});
     input.take(layer.compute, {of.out, of.adapter_ranks});
-    if (!in_place) input.take(layer.compute, {layer.tokens, std::max(of.in, of.out)});
+    if (!in_place || layer.dropout)
+      input.take(layer.compute, {layer.tokens, std::max(of.in, of.out)});
     weight.take(DType::kF32, {of.out, of.adapter_ranks});
     weight.take(DType::kF32, {of.out, of.adapter_ranks});
     weight.take(DType::kF32, {of.out});
     lengths.take(layer.compute, {of.out, of.adapter_ranks});
     for (const DType type : {DType::kF32, layer.compute})
       if (magnitudes) lengths.take(type, {length_rows(of.out) * of.in});
-    bytes = std::max({bytes, input.bytes(), weight.bytes(), lengths.bytes()});
+    bytes = std::max({bytes, input.bytes(), weight.bytes(), lengths.bytes(), kept.bytes()});
   }
   if (bytes == 0) return {};
   return {arena.take(DType::kF8E4M3, {static_cast<std::int64_t>(bytes)})};
@@ -156,11 +178,12 @@ ConstTensorView adapter_magnitude_gradient(Context& context, const AdapterScratc
 
 void adapter_forward(Context& context, const AdapterScratch& scratch, TensorView y_TN,
                      ConstTensorView x_TK, const AdapterWeights& weights) {
-  ArenaCursor arena = arena_of(scratch);
+  ArenaCursor arena = arena_of(scratch), reading = arena;
   const TensorView& us_TR = weights.rows_of.us_TR;
   Gemm down;
   down.c_MN = us_TR;
-  down.a = x_TK;
+  down.a = read_by_a(context, reading, scratch.dropout, weights.dropout, weights.first_row, x_TK);
+  check(reading, scratch);
   down.b = weights.a_RK;
   down.transpose_b = Transpose::kYes;
   down.use = "adapter_forward";
@@ -191,6 +214,14 @@ void adapter_backward_input(Context& context, const AdapterScratch& scratch, Ten
   down.a = du_TR;
   down.b = weights.a_RK;
   down.use = "adapter_input_gradient";
+  if (scratch.dropout.numbers_T2.given()) {
+    down.c_MN = arena.take(dx_TK.dtype, dx_TK.shape);
+    check(arena, scratch);
+    gemm(context, down);
+    dropout(context, down.c_MN, down.c_MN,
+            choice_of(scratch.dropout, weights.dropout, weights.first_row, dx_TK));
+    return accumulate(context, dx_TK, down.c_MN);
+  }
   add_product(context, arena, down, dx_TK);
   check(arena, scratch);
 }
@@ -241,8 +272,11 @@ void adapter_backward_weight(Context& context, const AdapterScratch& scratch,
                              const AdapterGradients& gradients, ConstTensorView dy_TN,
                              ConstTensorView x_TK) {
   const AdapterRows& rows = gradients.rows_of;
-  weight_product(context, gradients.a_RK.gradient, gradients.a_RK.accumulate, rows.du_TR, x_TK);
-  ArenaCursor arena = arena_of(scratch);
+  ArenaCursor arena = arena_of(scratch), reading = arena;
+  const ConstTensorView read_TK =
+      read_by_a(context, reading, scratch.dropout, gradients.dropout, 0, x_TK);
+  check(reading, scratch);
+  weight_product(context, gradients.a_RK.gradient, gradients.a_RK.accumulate, rows.du_TR, read_TK);
   if (!gradients.parts[0].magnitude_N.given())
     return b_gradients(context, scratch, arena, gradients, dy_TN);
   const TensorView dv_TN = dv_in(arena, dy_TN),

@@ -9,6 +9,10 @@
 //   gain = m / |W + s B A| by row     y = gain v + bias     dv = gain dy in place of dy
 //   dm = sum_t dy v / |W + s B A|
 //
+// In training dropout may leave less of x for A alone: x' in place of x, and what it kept of du A
+// in place of du A. A token's number, the column and the product's stream alone choose: cuts,
+// passes and recomputation see the same x'. Adapters of one product read the same.
+//
 // The tensor axis cuts B as the product's outputs or A as its inputs. What a row-parallel product
 // adds from its adapters is summed with it; so is du A with dx of a column-parallel one.
 
@@ -62,11 +66,14 @@ struct AdapterWeights {
   std::int64_t outputs = 0;  ///< of the whole product
   float scale = 1;
   AdapterRows rows_of;
+  DropoutStream dropout = {};
+  std::int64_t first_row = 0;  ///< of the product's, where these are a part
 
   [[nodiscard]] bool given() const { return a_RK.given(); }
   [[nodiscard]] bool magnitudes() const { return parts[0].magnitude_N.given(); }
   [[nodiscard]] AdapterWeights rows(std::int64_t first, std::int64_t rows_count) const {
     AdapterWeights part = *this;
+    part.first_row += first;
     for (TensorView* const view : {&part.rows_of.us_TR, &part.rows_of.du_TR, &part.rows_of.v_TN})
       if (view->given()) *view = view->rows(first, rows_count);
     return part;
@@ -87,14 +94,22 @@ struct AdapterGradients {
   int count = 0;
   std::int64_t outputs = 0;
   AdapterRows rows_of;
+  DropoutStream dropout = {};
   [[nodiscard]] bool given() const { return a_RK.gradient.given(); }
 };
 AdapterGradients gradients_of(const Gradients& sink, const AdapterParams& params,
                               ParamRange product, const AdapterRows& rows);
 
-/// What products of adapters take beside their operands; all layers share it.
+/// Of a pass in training, where a share is dropped.
+struct AdapterDropout {
+  double share = 0;
+  ConstTensorView numbers_T2;  ///< of the rows (MicroBatch::numbers); not given: nothing is dropped
+  std::int64_t tensor_rank = 0;  ///< whose columns an input that the tensor axis cuts has here
+};
+/// What products of adapters take beside their operands; all layers share its memory.
 struct AdapterScratch {
   TensorView memory;  ///< bytes
+  AdapterDropout dropout = {};
 };
 /// For those of a layer. `in_place`: products in fp32 that are not batch-invariant, which add to
 /// what is there.

@@ -48,6 +48,13 @@ struct LayerPass {
   /// all at once: a library's products of few rows do not promise that on every CPU. A GPU's kernel
   /// is chosen by size, and is measured.
   [[nodiscard]] bool takes_parts() const { return tensor.extent() > 1 && !context.on_gpu(); }
+  /// The same for a product of residual rows alone.
+  [[nodiscard]] LayerPass on_residual_rows() const {
+    LayerPass pass = *this;
+    ConstTensorView& numbers = pass.adapters.dropout.numbers_T2;
+    if (numbers.given()) numbers = tensor.residual_rows(numbers);
+    return pass;
+  }
   void linear_forward(TensorView y_TN, ConstTensorView x_TK, const LinearWeights& weights,
                       const LinearEpilogue& epilogue = {}) const {
     if (weights.adapter.given()) return adapted_forward(*this, y_TN, x_TK, weights, epilogue);

@@ -133,7 +133,7 @@ LatentDecoding lay_out_latent_rows(ArenaCursor& arena, const LayerShape& shape,
 void latent_forward(const LayerPass& pass, const AttentionWeights& weights,
                     const AttentionActivations& acts, const LatentForwardScratch& scratch,
                     TensorView n_TC, LatentHeads which) {
-  pass.linear_forward(acts.in_TX, pass.tensor.residual_rows(n_TC), weights.in);
+  pass.on_residual_rows().linear_forward(acts.in_TX, pass.tensor.residual_rows(n_TC), weights.in);
   norm_latents(pass, weights, acts);
   Pending rope = pass.tensor.start_all_gather(acts.latent.rope_TR);
   // W reads all rows of what these read.
@@ -266,7 +266,7 @@ void latent_backward(const AttentionBranchBackward& of, const AttentionWeights& 
   norms_back(of, weights, scratch);
   const TensorView n_SC = pass.tensor.residual_rows(of.left.n_TC);
   const TensorView made_SC = has_rank ? n_SC : pass.tensor.residual_rows(spare_TC);
-  pass.linear_backward_input(made_SC, of.left.din_TX, weights.in);
+  pass.on_residual_rows().linear_backward_input(made_SC, of.left.din_TX, weights.in);
   if (!has_rank) accumulate(pass.context, n_SC, made_SC);
 }
 
@@ -281,8 +281,8 @@ void latent_weight(const AttentionBranchBackward& of) {
   pass.linear_backward_weight(
       gradients_of(of.sink, of.params.kv_up, with_gradient(latents.kv_adapter, left.kv_du_TR)),
       up.kv_TX, latents.kv_TX);
-  pass.linear_backward_weight(of.gradients_of_in(), of.left.din_TX,
-                              pass.tensor.residual_rows(of.left.n_TC));
+  pass.on_residual_rows().linear_backward_weight(of.gradients_of_in(), of.left.din_TX,
+                                                 pass.tensor.residual_rows(of.left.n_TC));
 }
 
 }  // namespace trireme

@@ -22,12 +22,13 @@ struct LayerShape {
   ExpertCut expert = {};
   bool split = false;       ///< B and W are apart: each layer keeps what W needs
   bool magnitudes = false;  ///< of adapters (AdapterConfig)
+  bool dropout = false;     ///< before them
 
   /// The same of another layer.
   [[nodiscard]] LayerShape of(const LayerConfig& other) const {
     return {other,          hidden,         sequences, tokens,        residual_tokens,   compute,
             context_extent, context_method, recompute, tensor_extent, sequence_parallel, expert,
-            split,          magnitudes};
+            split,          magnitudes,     dropout};
   }
   [[nodiscard]] TensorSize wide(std::int64_t columns) const { return {compute, {tokens, columns}}; }
   [[nodiscard]] TensorSize residual() const { return residual(hidden); }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/random.h"
 #include "store/quantized_layout.h"
 
 namespace trireme {
@@ -105,7 +106,10 @@ class Table {
       ParamMeta& meta = trained(index);
       if (is_cut(in)) meta.cut = {1, in};
       if (is_cut(parts[i].out)) meta.partial = TensorPartial::kWithHeads;
-      if (!adapter.a.given()) adapter.a.first = index;
+      if (!adapter.a.given()) {
+        adapter.a.first = index;
+        adapter.dropout = {stream_key(config.dropout_key, meta.name), size_of(in)};
+      }
       adapter.a.last = index;
       adapter.parts.push_back({linear.weight.first + static_cast<int>(i)});
     }

@@ -23,6 +23,11 @@ struct Fp8Columns {
   TensorCut in_cut, out_cut;  ///< not given: all columns are here
 };
 /// The adapters beside a product (AdapterConfig), each of one projection of the weight's range.
+/// By what dropout tells the inputs of adapters apart.
+struct DropoutStream {
+  std::uint64_t key = 0;
+  std::int64_t inputs = 0;  ///< of all ranks
+};
 struct AdapterParams {
   struct Part {
     ParamIndex weight = kNoParam;     ///< of the projection
@@ -33,6 +38,7 @@ struct AdapterParams {
   std::vector<Part> parts;
   float scale = 1;
   bool in_out = false;  ///< LinearParams::in_out
+  DropoutStream dropout = {};
 };
 struct LinearParams {
   ParamRange weight, bias;  ///< fused ranges; bias may be absent

@@ -135,6 +135,10 @@ ModelPass Stage::pass_of(const MicroBatch& micro_batch, Direction direction) {
   mask.sequences = micro_batch.sequences;
   mask.q = mask.kv = axes_.context.own(tokens);
   mask.first_key_T = micro_batch.first_key;
+  AdapterScratch adapters = buffers_.adapters;
+  if (config_.adapters && config_.adapters->dropout > 0) {
+    adapters.dropout = {config_.adapters->dropout, micro_batch.numbers, shape_.cut.tensor.index};
+  }
   const auto& experts = direction == Direction::kForward ? experts_ : experts_backward_;
   return {context_,
           local_,
@@ -146,7 +150,7 @@ ModelPass Stage::pass_of(const MicroBatch& micro_batch, Direction direction) {
           fp8_ ? &*fp8_ : nullptr,
           buffers_.widened,
           experts ? &*experts : nullptr,
-          buffers_.adapters};
+          adapters};
 }
 
 void Stage::prepare_experts() {

@@ -113,6 +113,8 @@ LayerShape Stage::layer_shape(const ModelConfig& local, const LayerConfig& layer
   // Nothing is kept for a backward pass that does not come.
   if (shape.purpose != StagePurpose::kEvaluation) block.recompute = shape.recompute;
   block.magnitudes = local.adapters && local.adapters->magnitudes;
+  block.dropout =
+      local.adapters && local.adapters->dropout > 0 && shape.purpose != StagePurpose::kEvaluation;
   block.split = shape.purpose == StagePurpose::kTrainingSplit;
   return block;
 }

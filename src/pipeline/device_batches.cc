@@ -19,6 +19,7 @@ MicroBatch lay_out(ArenaCursor& arena, const MicroBatch& batch) {
   place(copy.targets);
   place(copy.positions);
   place(copy.first_key);
+  place(copy.numbers);
   return copy;
 }
 
@@ -50,6 +51,7 @@ std::span<const MicroBatch> DeviceBatches::bring(Context& context,
     fill(staged.targets, batch.targets);
     fill(staged.positions, batch.positions);
     fill(staged.first_key, batch.first_key);
+    fill(staged.numbers, batch.numbers);
     views_.push_back(lay_out(device, batch));
   }
   gpu::copy(memory_.data(), staging_.data(), measure.bytes(), context.exec().stream);

@@ -12,6 +12,8 @@ struct MicroBatch {
   ConstTensorView positions;  ///< [S*T] i32: restart with each document where documents are masked
   /// [S*T] i32: where in the sequence the token's document begins; not given without document mask.
   ConstTensorView first_key;
+  /// [S*T, 2] i32: of the run's samples the token's, and its position there; where dropout asks.
+  ConstTensorView numbers;
   std::int64_t target_count = 0;  ///< targets that are counted
 };
 

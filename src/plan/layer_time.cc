@@ -159,13 +159,18 @@ class PartTimes::Walk {
     return ops_.product({m, ranks, k, type, element_}) +
            ops_.product({m, n, ranks, type, element_}) + ops_.memory(3 * real(m * n) * element_);
   }
+  /// Of what an adapter beside `p` reads, or of its gradient there.
+  [[nodiscard]] double dropout_of(const Product& p) const {
+    const bool drops = p.ranks > 0 && parts_.model_.adapters->dropout > 0;
+    return drops ? ops_.memory(2 * real(p.m * p.k) * element_) : 0;
+  }
   [[nodiscard]] double forward_of(const Product& p) const {
     return ops_.product({p.m, p.n, p.k, operands(), element_, p.count}) + quantised(p.m, p.k, 1) +
-           adapters_of(p.m, p.n, p.k, p.ranks);
+           adapters_of(p.m, p.n, p.k, p.ranks) + dropout_of(p);
   }
   [[nodiscard]] double input_of(const Product& p) const {
     return ops_.product({p.m, p.k, p.n, operands(), element_, p.count}) + quantised(p.m, p.n, 2) +
-           adapters_of(p.m, p.k, p.n, p.ranks);
+           adapters_of(p.m, p.k, p.n, p.ranks) + dropout_of(p);
   }
   /// Into fp32 gradients, read and written.
   [[nodiscard]] double weight_of(const Product& p) const {
@@ -173,7 +178,7 @@ class PartTimes::Walk {
       if (p.ranks == 0) return 0;
       const DType type = layout_.compute;
       return ops_.product({p.ranks, p.k, p.m, type, 8}) +
-             ops_.product({p.n, p.ranks, p.m, type, 8});
+             ops_.product({p.n, p.ranks, p.m, type, 8}) + dropout_of(p);
     }
     return ops_.product({p.n, p.k, p.m, operands(), 8, p.count}) + quantised(p.m, p.k, 1);
   }

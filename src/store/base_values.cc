@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "base/math.h"
 #include "kernels/elementwise/elementwise.h"
@@ -10,26 +11,37 @@
 
 namespace trireme {
 
-BaseValues::BaseValues(Context& context, ParamStore& store) : context_(context), store_(store) {
-  constexpr std::int64_t kAlignment = 16;  // elements: a cache line
-  std::int64_t size = 0, largest = 0;
+namespace {
+
+constexpr std::int64_t kAlignment = 16;  // elements: a cache line
+
+}  // namespace
+
+BaseValues::BaseValues(Context& context, ParamStore& store, std::int64_t bytes_at_once)
+    : context_(context), store_(store) {
+  std::int64_t size = 0, largest_part = 0, largest = 0;
+  if (store.quantized().size() > 0) bytes_at_once = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t most = bytes_at_once / std::int64_t{sizeof(float)};
   for (ParamIndex i = 0; i < static_cast<int>(store.params().size()); ++i) {
     const ParamMeta& param = store.params()[static_cast<std::size_t>(i)];
-    if (!param.base || !store.has_value(i)) {
-      begins_.push_back(-1);
-      continue;
-    }
-    begins_.push_back(size);
+    if (!param.base || !store.has_value(i)) continue;
     const std::int64_t count = store.base_shape(i).count();
+    if (parts_.empty() || size + count > most) {
+      parts_.emplace_back();
+      size = 0;
+    }
+    parts_.back().push_back(i);
     size += round_up(count, kAlignment);
+    largest_part = std::max(largest_part, size);
     largest = std::max(largest, count);
   }
-  if (size > 0) memory_ = HostBuffer(static_cast<std::size_t>(size) * sizeof(float));
+  if (largest_part > 0)
+    memory_ = HostBuffer(static_cast<std::size_t>(largest_part) * sizeof(float));
   if (context.on_gpu() && largest > 0) staging_ = Buffer(DType::kF32, {largest}, context.device());
 }
 
 TensorView BaseValues::host_rows(ParamIndex index) const {
-  const auto begin = static_cast<std::size_t>(begins_[static_cast<std::size_t>(index)]);
+  const auto begin = static_cast<std::size_t>(at_.at(index));
   return {const_cast<std::byte*>(memory_.data()) + begin * sizeof(float), DType::kF32,
           store_.base_shape(index)};
 }
@@ -42,8 +54,18 @@ TensorView BaseValues::rows(ParamIndex index) {
   return staged;
 }
 
-State BaseValues::state() {
-  State state = store_.base_state([this](ParamIndex index) { return host_rows(index).data; });
+State BaseValues::state(int part) {
+  here_.clear();
+  if (part < parts()) here_ = parts_[static_cast<std::size_t>(part)];
+  at_.clear();
+  std::int64_t begin = 0;
+  for (const ParamIndex index : here_) {
+    at_[index] = begin;
+    begin += round_up(store_.base_shape(index).count(), kAlignment);
+  }
+  State state = store_.base_state(
+      [this](ParamIndex index) { return at_.contains(index) ? host_rows(index).data : nullptr; });
+  std::erase_if(state.tensors, [](const StateTensor& tensor) { return tensor.data == nullptr; });
   const auto bytes_of = [](const StateTensor& tensor) {
     return static_cast<std::size_t>(tensor.box.shape.count()) * sizeof(float);
   };
@@ -74,8 +96,7 @@ void BaseValues::join() {
 
 void BaseValues::give(std::deque<QuantizedRefresh>& fp8) {
   join();
-  for (ParamIndex i = 0; i < static_cast<int>(begins_.size()); ++i) {
-    if (begins_[static_cast<std::size_t>(i)] < 0) continue;
+  for (const ParamIndex i : here_) {
     if (store_.params()[static_cast<std::size_t>(i)].nf4) {
       if (store_.base_shape(i).count() > 0) nf4_quantize(context_, store_.base_nf4(i), rows(i));
       continue;

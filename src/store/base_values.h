@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -10,14 +11,20 @@
 
 namespace trireme {
 
-/// Values of the base (ParamMeta::base) on their way into a store: fp32 in host memory, for as long
-/// as files are read.
+/// Values of the base (ParamMeta::base) on their way into a store: fp32 in host memory, one part
+/// after the other, as a base in four bits is an eighth of that. A base in fp8 is one part: its
+/// scales join the rows of all ranks.
 class BaseValues {
  public:
-  BaseValues(Context& context, ParamStore& store);
+  static constexpr std::int64_t kBytesAtOnce = std::int64_t{4} << 30;
+  /// `bytes_at_once`: of a part, unless one parameter has more.
+  BaseValues(Context& context, ParamStore& store, std::int64_t bytes_at_once = kBytesAtOnce);
 
-  /// "parameters/NAME" of this rank's rows, to be filled; each lies contiguous.
-  [[nodiscard]] State state();
+  /// Of this rank; others may have more or fewer.
+  [[nodiscard]] int parts() const { return static_cast<int>(parts_.size()); }
+  /// "parameters/NAME" of this rank's rows of a part, to be filled; each lies contiguous. Nothing
+  /// behind the last part.
+  [[nodiscard]] State state(int part);
   /// Gives the store what has been filled, in the form in which products read it. `fp8`: of each
   /// view; collective where there are any.
   void give(std::deque<QuantizedRefresh>& fp8);
@@ -30,7 +37,9 @@ class BaseValues {
 
   Context& context_;
   ParamStore& store_;
-  std::vector<std::int64_t> begins_;  // of each parameter's rows in memory_; -1: not of the base
+  std::vector<std::vector<ParamIndex>> parts_;
+  std::vector<ParamIndex> here_;           // those of the part under way
+  std::map<ParamIndex, std::int64_t> at_;  // where their rows begin in memory_
   HostBuffer memory_;
   /// Parts of wider rows, which files are not read into: room beside them, and their places.
   HostBuffer apart_;

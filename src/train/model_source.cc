@@ -1,6 +1,7 @@
 #include "train/model_source.h"
 
 #include <limits>
+#include <set>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -13,6 +14,7 @@
 #include "checkpoint/nf4_base.h"
 #include "checkpoint/reader.h"
 #include "config/model_parse.h"
+#include "model/param_table.h"
 
 namespace trireme {
 
@@ -179,6 +181,18 @@ void ModelSource::take_base(Communicator& world, const std::filesystem::path& ba
 
 void ModelSource::check_base_files(Communicator& world) const {
   if (base_) check_base(adapters_->base_hashes, base_->path(), world);
+}
+
+void ModelSource::load_part(State& state, Communicator& world) const {
+  expect(!base_, "a part of merged weights");
+  if (checkpoint_) {
+    load_state(path_, state, world, LoadScope::kSome);
+    return;
+  }
+  std::set<std::string> all;
+  for (const ParamMeta& param : declare_params(model_).metas)
+    if (param.shares == kNoParam) all.insert(param.name);
+  import_weights(path_, state, world, all);
 }
 
 void ModelSource::load(State& state, Communicator& world) const {

@@ -47,6 +47,9 @@ class ModelSource {
   /// Fills every "parameters/NAME" of `state`: of model(), adapters merged. Together the ranks have
   /// all of them. Checks the base's files. Collective; throws DataError.
   void load(State& state, Communicator& world) const;
+  /// The same of whatever the states of all ranks name, a part of model(). For a source that has no
+  /// adapters.
+  void load_part(State& state, Communicator& world) const;
 
  private:
   /// `depth`: how many adapters stand upon it.

@@ -41,6 +41,7 @@ BatchShape batch_shape(const PreparedRun& prepared, const Runtime& runtime) {
   shape.context = runtime.part.cut.context;
   // A step that runs ahead may be computed again, and its successor's targets are counted by then.
   shape.lookahead = prepared.config.parallel.speculative_step ? 2 : 1;
+  shape.numbered = prepared.config.lora.given() && prepared.config.lora.dropout > 0;
   return shape;
 }
 
@@ -48,6 +49,7 @@ std::vector<ValidationSet> validation_sets(const RunSources& sources, const Prep
                                            const Runtime& runtime) {
   const RunConfig& config = prepared.config;
   BatchShape shape = batch_shape(prepared, runtime);
+  shape.numbered = false;
   if (prepared.evaluation_batch > 0) shape.global = prepared.evaluation_batch;
   std::vector<ValidationSet> sets;
   for (const NamedSource& set : sources.validation) {

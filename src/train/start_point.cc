@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -247,10 +248,7 @@ Json load_base(Runtime& runtime, const PreparedRun& prepared,
       compare_base(saved->base_hashes, *json.find("hashes"), source.path());
     });
   }
-  BaseValues base(runtime.context, runtime.store);
-  State state = base.state();
-  source.load(state, replica);
-  base.give(runtime.fp8_weights);
+  load_base_values(runtime, source);
   return json;
 }
 
@@ -293,6 +291,21 @@ void find_best(const PreparedRun& prepared, Communicator& replica, RunProgress& 
 }
 
 }  // namespace
+
+void load_base_values(Runtime& runtime, const ModelSource& source, std::int64_t bytes_at_once) {
+  Communicator& replica = runtime.replica();
+  // Lengths of DoRA's rows are those of whole weights.
+  const bool whole = source.base() != nullptr;
+  BaseValues base(runtime.context, runtime.store,
+                  whole ? std::numeric_limits<std::int64_t>::max() : bytes_at_once);
+  std::int64_t parts = base.parts();
+  replica.maximum({&parts, 1});
+  for (int part = 0; part < parts; ++part) {
+    State state = base.state(part);
+    whole ? source.load(state, replica) : source.load_part(state, replica);
+    base.give(runtime.fp8_weights);
+  }
+}
 
 bool is_over(const StartPoint& start, const PreparedRun& prepared) {
   return start.progress.step >= prepared.run.steps || stopped_early(start, prepared);

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "checkpoint/reader.h"
+#include "store/base_values.h"
 #include "train/best_loss.h"
+#include "train/model_source.h"
 #include "train/prepare.h"
 #include "train/runtime.h"
 
@@ -43,6 +45,11 @@ StartPoint choose_start(const PreparedRun& prepared, Communicator& replica);
 /// checkpoint whose hashes do not hold is reported, and the next older takes its place where
 /// run.resume leaves the choice. Returns where the run begins. Collective. Throws SharedError.
 StartPoint load_start(Runtime& runtime, const PreparedRun& prepared, StartPoint start);
+
+/// Fills the base that adapters stand beside, in parts (BaseValues). Collective. Throws what
+/// ModelSource does.
+void load_base_values(Runtime& runtime, const ModelSource& source,
+                      std::int64_t bytes_at_once = BaseValues::kBytesAtOnce);
 
 /// What the trainer saves besides tensors, so that choose_start can compare.
 Json saved_scalars(const PreparedRun& prepared, const RunProgress& progress,

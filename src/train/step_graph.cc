@@ -11,7 +11,7 @@ void set_step_key(std::vector<std::int64_t>& key, std::span<const MicroBatch> ba
   key.clear();
   for (const MicroBatch& batch : batches) {
     for (const ConstTensorView* tensor :
-         {&batch.input_ids, &batch.targets, &batch.positions, &batch.first_key}) {
+         {&batch.input_ids, &batch.targets, &batch.positions, &batch.first_key, &batch.numbers}) {
       key.push_back(reinterpret_cast<std::intptr_t>(tensor->data));
     }
   }

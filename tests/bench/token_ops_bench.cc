@@ -4,6 +4,7 @@
 
 #include "bench/op_bench.h"
 #include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/dropout/dropout.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu/gelu.h"
 #include "kernels/glu/glu.h"
@@ -243,6 +244,13 @@ std::function<void(Context&)> gelu_forward_of(Operands& operands) {
   return [=](Context& context) { gelu_forward(context, act, x); };
 }
 
+std::function<void(Context&)> dropout_of(Operands& operands) {
+  const Shape shape{operands.size.rows(), operands.size.ffn};
+  const TensorView y = operands.typed(shape), x = operands.typed(shape);
+  const TensorView tokens = operands.indices(2 * shape[0], 1 << 20).reshape({shape[0], 2});
+  return [=](Context& context) { dropout(context, y, x, {0.1, 1, tokens}); };
+}
+
 std::function<void(Context&)> gelu_backward_of(Operands& operands) {
   const Shape shape{operands.size.rows(), operands.size.ffn};
   const TensorView dx = operands.typed(shape), dact = operands.typed(shape),
@@ -342,6 +350,7 @@ void add_token_ops() {
   add_op("geglu_backward", kBothTypes, glu_backward_of(GluGate::kGelu));
   add_op("gelu_forward", kBothTypes, gelu_forward_of);
   add_op("gelu_backward", kBothTypes, gelu_backward_of);
+  add_op("dropout", kBothTypes, dropout_of);
   add_op("embedding_forward", kBothTypes, embedding_forward_of);
   add_op("embedding_backward", kBothTypes, embedding_backward_of);
   add_op("cross_entropy_statistics", kOnlyF32, cross_entropy_statistics_of);

@@ -9,7 +9,9 @@ Models and tokens are those of training/.
 import argparse
 import pathlib
 
+import numpy
 import torch
+import xxhash
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 
@@ -25,6 +27,7 @@ CASES = {
     "llama_rslora": ("llama_gqa", 1.0, dict(r=6, lora_alpha=6, use_rslora=True,
                                             target_modules=["q_proj", "v_proj", "up_proj", "down_proj"])),
     "llama_dora": ("llama_gqa", 1.0, dict(r=3, lora_alpha=6, use_dora=True, target_modules=ALL)),
+    "llama_dropout": ("llama_gqa", 1.0, dict(r=4, lora_alpha=8, lora_dropout=0.3, target_modules=ALL)),
     "gpt2_lora": ("gpt2", 1.0, dict(r=2, lora_alpha=3, fan_in_fan_out=True,
                                     target_modules=["c_attn", "attn.c_proj", "c_fc"])),
     "qwen3_moe_lora": ("qwen3_moe", 1.0, dict(r=2, lora_alpha=4, target_modules=ALL[:4])),
@@ -44,6 +47,58 @@ def adapters_of(model):
     return found
 
 
+def philox(key, samples, positions, columns):
+    """[tokens, columns]: 16 bits of Philox-4x32-10 for each, as kernels/dropout/dropout.h has it."""
+    groups = numpy.arange((columns + 7) // 8, dtype=numpy.uint64)
+    shape = (len(samples), len(groups))
+    low = numpy.uint64(0xFFFFFFFF)
+    words = [numpy.broadcast_to(w, shape).copy() for w in (
+        positions[:, None].astype(numpy.uint64), samples[:, None].astype(numpy.uint64),
+        groups[None] & low, groups[None] >> numpy.uint64(32))]
+    k0, k1 = key & 0xFFFFFFFF, key >> 32
+    for _ in range(10):
+        p0, p1 = numpy.uint64(0xD2511F53) * words[0], numpy.uint64(0xCD9E8D57) * words[2]
+        words = [(p1 >> numpy.uint64(32)) ^ words[1] ^ numpy.uint64(k0), p1 & low,
+                 (p0 >> numpy.uint64(32)) ^ words[3] ^ numpy.uint64(k1), p0 & low]
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    halves = [part for w in words for part in (w & numpy.uint64(0xFFFF), w >> numpy.uint64(16))]
+    return numpy.stack(halves, axis=-1).reshape(len(samples), -1)[:, :columns]
+
+
+class ChosenDropout(torch.nn.Module):
+    """In place of peft's, whose choice is a generator's: that of our numbers, which projections of one
+    product share."""
+
+    def __init__(self, share, stream):
+        super().__init__()
+        self.dropped, self.stream, self.samples = round(share * 65536), stream, None
+
+    def forward(self, x):
+        rows, tokens, columns = x.shape
+        samples = numpy.repeat(self.samples, tokens)
+        numbers = philox(self.stream, samples, numpy.tile(numpy.arange(tokens), rows), columns)
+        kept = torch.from_numpy((numbers >= self.dropped).reshape(rows, tokens, columns))
+        return x * kept * (65536 / (65536 - self.dropped))
+
+
+SEED = 1234  # run.seed
+FIRST_OF_PRODUCT = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}
+
+
+def choose_dropout(model, share):
+    """Those of all adapters, to be told the samples of each step."""
+    key = xxhash.xxh3_64_intdigest(b"lora.dropout", SEED)
+    chosen = []
+    for name, module in model.named_modules():
+        if not hasattr(module, "lora_dropout"):
+            continue
+        path, projection = name.removeprefix(PREFIX).rsplit(".", 1)
+        first = f"{path}.{FIRST_OF_PRODUCT.get(projection, projection)}.lora_A.weight"
+        chosen.append(ChosenDropout(share, xxhash.xxh3_64_intdigest(first.encode(), key)))
+        module.lora_dropout["default"] = chosen[-1]
+    return chosen
+
+
 def begin(model, name):
     """peft begins with B = 0, whose first step has no gradient of A: here neither is 0."""
     random = generator("adapters", name)
@@ -55,7 +110,7 @@ def begin(model, name):
                 parameter.copy_(torch.randn(parameter.shape, generator=random).to(torch.float32) * 0.2)
 
 
-def train(model, ids, clip):
+def train(model, ids, clip, dropouts):
     decays = {name: p.dim() >= 2 for name, p in adapters_of(model).items()}
     trained = adapters_of(model)
     optimizer = torch.optim.AdamW(
@@ -70,6 +125,8 @@ def train(model, ids, clip):
         inputs = ids[start:start + count].view(BATCH, TOKENS)
         targets = ids[start + 1:start + 1 + count].view(BATCH, TOKENS)
         optimizer.zero_grad()
+        for dropout in dropouts:
+            dropout.samples = numpy.arange((k - 1) * BATCH, k * BATCH)
         logits = model(input_ids=inputs).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
         loss.backward()
@@ -96,7 +153,8 @@ def make(root, name):
         with torch.no_grad():  # what the file holds
             for n, p in adapters_of(model).items():
                 p.copy_(first[PREFIX + n].double())
-        losses, norms = train(model, ids, clip)
+        share = arguments.get("lora_dropout", 0.0)
+        losses, norms = train(model, ids, clip, choose_dropout(model, share) if share else [])
     save_file(first, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     save_file({n: p.detach().float().contiguous() for n, p in adapters_of(model).items()},
               folder / "final.safetensors")
@@ -106,6 +164,7 @@ def make(root, name):
         "model": case, **RECIPE, "clip_grad_norm": clip,
         "rank": arguments["r"], "alpha": arguments["lora_alpha"],
         "rslora": arguments.get("use_rslora", False), "dora": arguments.get("use_dora", False),
+        **({"dropout": share} if share else {}),
         "targets": arguments["target_modules"], "losses": losses, "grad_norms": norms})
     print(f"{name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, norms {min(norms):.2f} to {max(norms):.2f}")
 

@@ -7,6 +7,7 @@
 #include "kernels/adamw/adamw.h"
 #include "kernels/attention/attention.h"
 #include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/dropout/dropout.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/expert_rows/expert_rows.h"
@@ -265,6 +266,8 @@ TEST_F(OpWorkTest, an_activation_moves_its_operands_once) {
   expect_work("gelu_forward", 0, 2 * 2 * kT * kC);
   gelu_backward(context_, dx, y, x);
   expect_work("gelu_backward", 0, 3 * 2 * kT * kC);
+  dropout(context_, y, x, {0.5, 1, make(DType::kI32, {kT, 2})});
+  expect_work("dropout", 0, 2 * 2 * kT * kC);
 }
 
 TEST_F(OpWorkTest, an_embedding_moves_the_rows_that_are_looked_up) {

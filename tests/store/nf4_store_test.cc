@@ -113,11 +113,21 @@ void expect_whole(Context& context, const ParamStore& store, AxisRank tensor) {
   }
 }
 
-void give_base(Context& context, ParamStore& store) {
-  BaseValues base(context, store);
-  fill(base.state());
+/// In parts of that many bytes, or of one parameter.
+void give_base(Context& context, ParamStore& store,
+               std::int64_t bytes_at_once = BaseValues::kBytesAtOnce) {
+  BaseValues base(context, store, bytes_at_once);
   std::deque<QuantizedRefresh> none;
-  base.give(none);
+  std::size_t tensors = 0;
+  for (int part = 0; part < base.parts(); ++part) {
+    const State state = base.state(part);
+    tensors += state.tensors.size();
+    fill(state);
+    base.give(none);
+  }
+  EXPECT_EQ(base.parts(), bytes_at_once == 1 ? static_cast<int>(tensors) : 1);
+  EXPECT_EQ(tensors, store.base_state([](ParamIndex) { return nullptr; }).tensors.size());
+  EXPECT_TRUE(base.state(base.parts()).tensors.empty());
 }
 
 TEST(Nf4Store, ranks_of_every_zero_stage_have_the_codes_of_whole_tensors) {
@@ -135,7 +145,7 @@ TEST(Nf4Store, ranks_of_every_zero_stage_have_the_codes_of_whole_tensors) {
           if (stage > 0)
             gather.emplace(context, store,
                            std::vector<WeightGather::Channel>{{MeshView::kDense, channel}});
-          give_base(context, store);
+          give_base(context, store, ranks == 2 ? 1 : BaseValues::kBytesAtOnce);
           store.refresh_copies(context);
           for (int pass = 0; pass < 2; ++pass) {
             expect_whole(context, store, {});

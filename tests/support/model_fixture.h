@@ -20,7 +20,7 @@ namespace trireme {
 /// Token ids and targets of one micro-batch with the memory behind the views. A target of -100 or
 /// -1 is not counted.
 struct OwnedBatch {
-  std::vector<std::int32_t> ids, targets, positions, first_key;
+  std::vector<std::int32_t> ids, targets, positions, first_key, numbers;
   MicroBatch view;
 
   OwnedBatch(std::int64_t sequences, std::int64_t tokens, std::span<const std::int64_t> input_ids,
@@ -38,6 +38,14 @@ struct OwnedBatch {
   OwnedBatch(const OwnedBatch&) = delete;
   OwnedBatch& operator=(const OwnedBatch&) = delete;
 
+  /// The rows are the run's samples from `sample` on.
+  void number(std::int64_t sample) {
+    for (std::int64_t i = 0; i < view.sequences * view.tokens; ++i) {
+      numbers.push_back(static_cast<std::int32_t>(sample + i / view.tokens));
+      numbers.push_back(static_cast<std::int32_t>(i % view.tokens));
+    }
+    refresh();
+  }
   /// Documents begin at `starts` of each row; positions restart there.
   void set_documents(const std::vector<std::vector<std::int64_t>>& starts) {
     first_key.assign(ids.size(), 0);
@@ -64,6 +72,8 @@ struct OwnedBatch {
     view.input_ids = view_of<const std::int32_t>(ids.data(), flat);
     view.targets = view_of<const std::int32_t>(targets.data(), flat);
     view.positions = view_of<const std::int32_t>(positions.data(), flat);
+    if (!numbers.empty())
+      view.numbers = view_of<const std::int32_t>(numbers.data(), Shape{flat[0], 2});
     if (!first_key.empty()) view.first_key = view_of<const std::int32_t>(first_key.data(), flat);
   }
 };

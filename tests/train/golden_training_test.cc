@@ -60,6 +60,7 @@ void expect_steps(const Json& golden, ModelFixture& model) {
                                                  static_cast<std::size_t>(tokens) + 1);
       owned.push_back(std::make_unique<OwnedBatch>(1, tokens, window.first(window.size() - 1),
                                                    window.subspan(1)));
+      owned.back()->number(sample);
       batches.push_back(owned.back()->view);
     }
     const double loss = model.run(batches);
@@ -105,8 +106,9 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
 
 class GoldenAdapters : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(all, GoldenAdapters,
-                         testing::Values("llama_lora", "llama_rslora", "llama_dora", "gpt2_lora",
-                                         "qwen3_moe_lora", "deepseek_lora"));
+                         testing::Values("llama_lora", "llama_rslora", "llama_dora",
+                                         "llama_dropout", "gpt2_lora", "qwen3_moe_lora",
+                                         "deepseek_lora"));
 
 TEST_P(GoldenAdapters, losses_norms_and_adapters_equal_those_of_peft_in_float64) {
   const std::string folder = "adapter_training/" + GetParam();
@@ -116,6 +118,7 @@ TEST_P(GoldenAdapters, losses_norms_and_adapters_equal_those_of_peft_in_float64)
   run.lora.alpha = golden.find("alpha")->as_double();
   run.lora.rslora = golden.find("rslora")->as_bool();
   run.lora.dora = golden.find("dora")->as_bool();
+  if (const Json* dropout = golden.find("dropout")) run.lora.dropout = dropout->as_double();
   for (const Json& target : golden.find("targets")->as_array())
     run.lora.targets.push_back(target.as_string());
   const auto model_directory = golden_path("model/" + golden.find("model")->as_string());

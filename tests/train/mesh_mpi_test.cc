@@ -244,6 +244,16 @@ std::vector<MeshCell> fp8_cells(int ranks) {
       cell.recompute = Recompute::kFull;
       for (cell.zero_stage = 2; cell.zero_stage < 4; ++cell.zero_stage) cells.push_back(cell);
     }
+    // Adapters beside a base of codes.
+    for (MeshCell cell : {tensor, sequence, zero}) {
+      cell.fp8.emplace();
+      cell.fp8->recipe = recipe;
+      cell.model = cell.tensor > 2 ? MeshModel::kGpt2Sixteens : MeshModel::kSixteens;
+      cell.adapter_rank = 3;
+      cells.push_back(cell);
+      if (cell.data == 1) continue;
+      for (cell.zero_stage = 1; cell.zero_stage < 4; cell.zero_stage += 2) cells.push_back(cell);
+    }
   }
   return cells;
 }

@@ -270,6 +270,7 @@ RunConfig MeshCell::config() const {
   if (adapter_rank > 0) {
     config.lora.rank = adapter_rank;
     config.lora.dora = magnitudes;
+    config.lora.dropout = 0.25;
     std::vector<Problem> none;
     take_adapters(config, none);
   }

@@ -28,7 +28,7 @@ class Drawing {
     if (dice_.percent(10)) config_["$schema"] = "schema.json";
     draw_free_fields(dice_, config_, situation_);
     draw_fp8(dice_, config_);
-    place_adapters();
+    draw_adapters(dice_, config_, situation_);
     if (dice_.percent(10)) set("log.cluster", fixtures_.cluster);
     draw_watching(dice_, config_, situation_);
     if (given("evaluation.batches") == nullptr) set("evaluation.batches", dice_.between(1, 4));
@@ -165,23 +165,6 @@ class Drawing {
       situation_.sequence_length = 60;
       set("data.sequence_length", 60);
     }
-  }
-
-  /// Beside weights from files alone.
-  void place_adapters() {
-    if (given("init.weights") == nullptr || !dice_.percent(50)) return;
-    set("lora.rank", dice_.pick({1, 2, 3, 8, 33}));
-    if (dice_.percent(40)) set("lora.alpha", dice_.pick<Json>({1, 0.5, 16}));
-    if (dice_.percent(30)) set("lora.rslora", dice_.percent(50));
-    if (dice_.percent(30)) set("lora.dora", dice_.percent(50));
-    if (dice_.percent(20)) set("lora.targets", Json::array());
-    const Json* compute = given("precision.compute");
-    const bool fp32 = compute == nullptr || *compute == Json("fp32");
-    // A mesh may cut blocks of NF4.
-    std::vector<std::string> bases = {"compute"};
-    if (fp32) bases.emplace_back("fp32");
-    if (situation_.world == 1) bases.emplace_back("nf4");
-    if (dice_.percent(50)) set("lora.base", dice_.pick(bases));
   }
 
   void place_mesh() {

@@ -7,7 +7,6 @@
 #include <functional>
 
 #include "config/json_numbers.h"
-#include "config/unbuilt.h"
 #include "e2e/random_configs/random_config.h"
 
 namespace trireme {
@@ -190,24 +189,6 @@ std::vector<Json> candidates(const Field& field) {
   return list;
 }
 
-/// Legal, but not built: the words and small numbers beside those that are.
-std::vector<Json> unbuilt_values(const Unbuilt& feature) {
-  const Field& field = *find_field(feature.path);
-  std::vector<Json> list = {
-      2, true, 4, "plan.json", Json::Array{1, 1}, 0.5, 3, Json::Array{1.0, 1.0, 1.0, 0.0}};
-  for (const std::string& word : field.values) list.emplace_back(word);
-  std::erase_if(list, [&](const Json& value) {
-    RunConfig wanted;
-    if (!field.assign(value, wanted)) return true;
-    return std::any_of(feature.built.begin(), feature.built.end(), [&](std::string_view text) {
-      RunConfig works;
-      return field.assign(parse_json(text, "built"), works) &&
-             field.read(works) == field.read(wanted);
-    });
-  });
-  return list;
-}
-
 }  // namespace
 
 std::string refusal_path(const std::string& path) {
@@ -283,6 +264,21 @@ void draw_fp8(Dice& dice, Json& config) {
   set_at(config, "precision.fp8", std::move(fp8));
 }
 
+void draw_adapters(Dice& dice, Json& config, const Situation& situation) {
+  if (value_at(config, "init.weights") == nullptr || !dice.percent(50)) return;
+  set_at(config, "lora.rank", dice.pick({1, 2, 3, 8, 33}));
+  if (dice.percent(40)) set_at(config, "lora.alpha", dice.pick<Json>({1, 0.5, 16}));
+  if (dice.percent(30)) set_at(config, "lora.rslora", dice.percent(50));
+  if (dice.percent(30)) set_at(config, "lora.dora", dice.percent(50));
+  if (dice.percent(20)) set_at(config, "lora.targets", Json::array());
+  if (dice.percent(40)) set_at(config, "lora.dropout", dice.pick({0.0, 0.05, 0.9}));
+  const Json* compute = value_at(config, "precision.compute");
+  std::vector<std::string> bases = {"compute"};
+  if (compute == nullptr || *compute == Json("fp32")) bases.emplace_back("fp32");
+  if (situation.world == 1) bases.emplace_back("nf4");  // a mesh may cut its blocks
+  if (dice.percent(50)) set_at(config, "lora.base", dice.pick(bases));
+}
+
 void draw_watching(Dice& dice, Json& config, const Situation& situation) {
   const Json* validation = value_at(config, "data.validation");
   const Json* split = value_at(config, "data.split");
@@ -340,12 +336,6 @@ std::string illegal_value(Dice& dice, std::string_view path) {
     RunConfig scratch;
     // A raw part stands for a number that no type holds.
     if (text_of(value) != value.dump() || !field.assign(value, scratch)) list.push_back(value);
-  }
-  for (const Unbuilt& feature : unbuilt_features()) {
-    if (feature.path != path) continue;
-    const std::vector<Json> more = unbuilt_values(feature);
-    list.insert(list.end(), more.begin(), more.end());
-    list.insert(list.end(), more.begin(), more.end());
   }
   return text_of(dice.pick(list));
 }

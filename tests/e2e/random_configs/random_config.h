@@ -84,6 +84,8 @@ DrawnMesh draw_mesh(Dice& dice, const Json* model, Situation& situation);
 void draw_free_fields(Dice& dice, Json& config, const Situation& situation);
 /// Products in fp8, where the inline model's sizes on a rank are known and fit.
 void draw_fp8(Dice& dice, Json& config);
+/// Adapters, beside weights from files.
+void draw_adapters(Dice& dice, Json& config, const Situation& situation);
 /// What follows an evaluation, where there is one; when all else is drawn.
 void draw_watching(Dice& dice, Json& config, const Situation& situation);
 /// Says some of the integers in counts of thousands or in KiB, which change nothing.
