@@ -25,13 +25,11 @@ class Drawing {
     place_length();
     set("run.directory", dice_.word({"run", "a run", "deep/er/run", "l\xc3\xa4uf", "./run/"}));
     set("optimizer.lr", dice_.pick<Json>({1e-4, 1e-3, 0, 1e-30, 0.01}));
-    if (dice_.percent(10)) config_["$schema"] = "schema.json";
     draw_free_fields(dice_, config_, situation_);
     draw_fp8(dice_, config_);
     draw_adapters(dice_, config_, situation_);
     if (dice_.percent(10)) set("log.cluster", fixtures_.cluster);
     draw_watching(dice_, config_, situation_);
-    if (given("evaluation.batches") == nullptr) set("evaluation.batches", dice_.between(1, 4));
     clean_up();
     out_.world = situation_.world;
     // What the mesh is refused for must not be hidden by a fault of another section.

@@ -199,6 +199,7 @@ std::string refusal_path(const std::string& path) {
 }
 
 void draw_free_fields(Dice& dice, Json& config, const Situation& situation) {
+  if (dice.percent(10)) config["$schema"] = "schema.json";
   const int chance = dice.pick({5, 15, 40});
   for (const auto* list :
        {&free_fields(), situation.experts ? &fields_of_experts() : &expert_fields()}) {
@@ -280,6 +281,8 @@ void draw_adapters(Dice& dice, Json& config, const Situation& situation) {
 }
 
 void draw_watching(Dice& dice, Json& config, const Situation& situation) {
+  if (value_at(config, "evaluation.batches") == nullptr)
+    set_at(config, "evaluation.batches", dice.between(1, 4));
   const Json* validation = value_at(config, "data.validation");
   const Json* split = value_at(config, "data.split");
   if (validation != nullptr || (split != nullptr && *split != Json("1"))) {
