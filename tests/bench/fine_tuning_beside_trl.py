@@ -35,6 +35,7 @@ from predicted_steps import FOREIGN_MAX, ROOT, busy_seconds, cpu_name
 
 GOLDEN = ROOT / "tests" / "golden"
 TOLERANCE = 1e-4  # of a loss
+SAMPLE_SECONDS = 0.02
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 FAMILIES = {
     "qwen3": {"model": {"model_type": "qwen3", "head_dim": 64}, "tokenizer": "tokenizer/qwen", "template": "qwen3",
@@ -48,7 +49,7 @@ NAMES = {"full": "in full", "lora": "LoRA", "rslora": "rank-stabilised", "dora":
 # layers, hidden, ffn, heads, key/value heads, vocabulary, T, micro, accumulation, steps, conversations
 SIZES = {"losses": (3, 128, 384, 4, 2, 544, 256, 2, 2, 20, 160),
          "speed": (8, 512, 1408, 8, 4, 8192, 512, 2, 1, 8, 90),
-         "memory": (12, 1024, 2816, 16, 8, 8192, 512, 1, 1, 3, 60)}
+         "memory": (8, 1024, 2816, 16, 8, 8192, 256, 1, 1, 2, 60)}
 RECIPE = {"betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "warmup": 4}
 RATES = {"full": 1e-3}  # of the others:
 RATE = 4e-3
@@ -73,6 +74,26 @@ def conversation(dice, thoughts):
     return {"messages": messages}
 
 
+def anonymous_bytes(process):
+    """Resident bytes that are no pages of files; 0 where the process has ended."""
+    try:
+        lines = open(f"/proc/{process}/status").read().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+
+
+def ended(process):
+    """(exit code, peak bytes in all and sampled without pages of files) of a child, when it has ended."""
+    most = 0
+    while True:
+        most = max(most, anonymous_bytes(process))
+        found, status, usage = os.wait4(process, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status), {"peak": usage.ru_maxrss * 1024, "anonymous": most}
+        time.sleep(SAMPLE_SECONDS)
+
+
 class Bench:
     def __init__(self, options, scratch):
         self.options, self.scratch = options, scratch
@@ -81,28 +102,27 @@ class Bench:
         self.versions, self.failures = {}, 0
 
     def run(self, command, text=None, may_fail=False):
-        """(exit code, standard output, peak resident bytes) of a process."""
+        """(exit code, standard output, memory) of a process."""
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             child = subprocess.Popen([str(each) for each in command], env=self.environment, stdout=out, stderr=err,
                                      stdin=subprocess.PIPE, text=True)
             child.stdin.write(text or "")
             child.stdin.close()
-            _, status, usage = os.wait4(child.pid, 0)
-            child.returncode = os.waitstatus_to_exitcode(status)
+            child.returncode, memory = ended(child.pid)
             out.seek(0)
             err.seek(0)
             if child.returncode and not may_fail:
                 raise SystemExit(f"{' '.join(map(str, command))}: exit {child.returncode}\n{err.read()[-3000:]}")
-            return child.returncode, out.read(), usage.ru_maxrss * 1024
+            return child.returncode, out.read(), memory
 
     def theirs(self, requests):
         """Answers of one process of trl_worker.py."""
         answers = self.scratch / "answers.json"
         text = json.dumps({"threads": self.options.threads, "answers": answers, "requests": requests}, default=str)
-        peak = self.run([self.options.python, ROOT / "tests" / "bench" / "trl_worker.py"], text)[2]
+        memory = self.run([self.options.python, ROOT / "tests" / "bench" / "trl_worker.py"], text)[2]
         found = json.loads(answers.read_text())
         self.versions = found["versions"]
-        return found["answers"], peak
+        return found["answers"], memory
 
     def train(self, *arguments):
         return self.run([self.options.train, *arguments])
@@ -195,12 +215,12 @@ class Case:
                                            "--json", *settings)[1])
 
     def ours(self, kind, ranks=1, *settings):
-        """Lines of a run's steps, its folder, the peak bytes of the process."""
+        """Lines of a run's steps, its folder, the memory of the process."""
         run = self.folder / f"run_{kind}"
         shutil.rmtree(run, ignore_errors=True)
-        peak = self.bench.ranks(ranks, self.config(kind, run), *settings)[2]
+        memory = self.bench.ranks(ranks, self.config(kind, run), *settings)[2]
         lines = [json.loads(line) for line in open(run / "metrics.jsonl")]
-        return [line for line in lines if line["kind"] == "step"], run, peak
+        return [line for line in lines if line["kind"] == "step"], run, memory
 
     def request(self, action, kind, **more):
         return {"action": action, "model": self.base, "kind": kind, "start": self.folder / f"start_{kind}",
@@ -210,9 +230,9 @@ class Case:
                 **{key: RECIPE[key] for key in ("betas", "eps", "weight_decay", "clip")}, **more}
 
     def theirs(self, kind, **more):
-        """Answer of a process of its own, and its peak bytes."""
-        answers, peak = self.bench.theirs([self.request("train", kind, **more)])
-        return answers[0], peak
+        """Answer of a process of its own, and its memory."""
+        answers, memory = self.bench.theirs([self.request("train", kind, **more)])
+        return answers[0], memory
 
     def windows(self):
         """Of the token files: ids, lengths of documents without the padding, which tokens count."""
@@ -245,7 +265,7 @@ def same_windows(ours, theirs):
 def compare_packing(case, theirs):
     tokens, counted = sum(len(each["ids"]) for each in theirs), sum(sum(each["counts"]) for each in theirs)
     ours = case.windows()
-    same = case.bench.check(same_windows(ours, theirs), f"{case.family}: {len(ours)} windows, trl has {len(theirs)}, of "
+    same = case.bench.check(same_windows(ours, theirs), f"{case.family}: {len(ours)} windows, of trl {len(theirs)}; "
                             f"{tokens} tokens, {counted} of them targets")
     return {"family": case.family, "windows": len(theirs), "tokens": tokens, "targets": counted,
             "documents": sum(len(each["lengths"]) for each in theirs),
@@ -351,7 +371,7 @@ def part_plan(bench):
             row = counted(case, kind, ranks)
             threads = bench.options.threads if ranks == 1 else 1
             steps = case.ours(kind, ranks, *row.pop("keys"), "--set", f"run.threads_per_rank={threads}", "--set",
-                              "run.steps=2", "--set", "lr_schedule.warmup_steps=1")[0]
+                              "run.steps=1", "--set", "lr_schedule.warmup_steps=0")[0]
             row["peak_bytes"] = steps[-1]["memory_bytes"]
             rows.append(row)
             print(json.dumps(row), flush=True)
@@ -446,10 +466,13 @@ def page_of_plan(part):
 
 def page_of_memory(part):
     rows = [[NAMES[row["kind"]], "recomputed" if row["recompute"] else "kept",
-             *(f"{row[key] / MIB:.0f}" for key in ("ours", "planned", "theirs", "imported")),
-             f"{row['ours'] / row['theirs']:.2f}"] for row in part["rows"]]
+             *(f"{each / MIB:.0f}" for each in (
+                 row["ours"]["peak"], row["ours"]["anonymous"], row["planned"], row["theirs"]["peak"],
+                 row["theirs"]["anonymous"], row["imported"])),
+             f"{row['ours']['peak'] / row['theirs']['peak']:.2f}"] for row in part["rows"]]
     return ["## Peak memory of a process, MiB", "", *table(
-        ["trained", "activations", "ours", "planned", "trl", "of it before the model", "ours / trl"], rows)]
+        ["trained", "activations", "ours", "without pages of files", "planned", "trl", "without pages of files",
+         "of it before the model", "ours / trl"], rows)]
 
 
 def page_of_speed(part):
