@@ -152,7 +152,8 @@ def train(request):
     trainer = trainer_of(model, request, clock)
     trainer.train()
     logs = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
-    lengths, batch = [len(row["input_ids"]) for row in trainer.train_dataset], request["micro"] * request["accumulation"]
+    lengths = [len(row["input_ids"]) for row in trainer.train_dataset]
+    batch = request["micro"] * request["accumulation"]
     answer = {"losses": [entry["loss"] for entry in logs], "norms": [entry["grad_norm"] for entry in logs],
               "rates": [entry["learning_rate"] for entry in logs], "imported_bytes": imported,
               "peak_bytes": resident("VmHWM"),
