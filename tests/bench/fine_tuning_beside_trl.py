@@ -496,10 +496,20 @@ def page_of_speed(part):
 PAGES = {"losses": page_of_losses, "plan": page_of_plan, "memory": page_of_memory, "speed": page_of_speed}
 
 
+NOTES = """\
+Their side is trl's SFTTrainer as it is: its templates, masks of the assistant, packing (bfd) and loss, windows in
+order, attention (sdpa) inside documents by position ids. It is given AdamW without decay of vectors and the
+schedule whose first update is warm already, as here, and no gradient checkpointing but where activations are
+recomputed. Beside NF4 (Linear4bit of bitsandbytes on the CPU, trained) trl rounds adapters to bf16; that is
+switched off. Adapters begin as peft began them, read here by `init.adapter`. Tokens of speed are those without
+padding.
+"""
+
+
 def page(data):
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
     text = ["# Fine-tuning on conversations beside trl", "", "By `tests/bench/fine_tuning_beside_trl.py`, in fp32, on "
-            f"{data['cpu']}, {data['cores']} cores; {versions}.", ""]
+            f"{data['cpu']}, {data['cores']} cores; {versions}.", "", NOTES]
     for name, part in data["parts"].items():
         text += PAGES[name](part)
         text += [f"*{part['date']}, {part['train']}, {part['threads']} threads, load {part['loads'][0]:.1f} before and "
