@@ -12,8 +12,9 @@ memory  peak resident bytes of whole processes, theirs and ours.
 speed   tokens a second in turns. A measurement during which others had more than a tenth of the cores is made again
         for up to `--patience` seconds; the quietest counts.
 
-PYTHON has torch, transformers, datasets, peft, trl and bitsandbytes; trl_worker.py is their side. Writes DIR/data.json
-and README.md; parts that were not asked for stay as DIR/data.json has them. Ends with 1 where a check failed.
+PYTHON has torch, transformers, datasets, peft, trl and bitsandbytes, all in its own environment (datasets pickles
+modules that lie elsewhere); trl_worker.py is their side. Writes DIR/data.json and README.md; parts that were not asked
+for stay as DIR/data.json has them. Ends with 1 where a check failed.
 """
 
 import argparse
