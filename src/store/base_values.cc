@@ -15,11 +15,21 @@ namespace {
 
 constexpr std::int64_t kAlignment = 16;  // elements: a cache line
 
+std::int64_t chosen_bytes(const ParamStore& store) {
+  std::int64_t count = 0;
+  for (ParamIndex i = 0; i < static_cast<int>(store.params().size()); ++i)
+    if (store.params()[static_cast<std::size_t>(i)].base && store.has_value(i))
+      count += store.base_shape(i).count();
+  return std::clamp(count * std::int64_t{sizeof(float)} / 64, std::int64_t{64} << 20,
+                    std::int64_t{4} << 30);
+}
+
 }  // namespace
 
 BaseValues::BaseValues(Context& context, ParamStore& store, std::int64_t bytes_at_once)
     : context_(context), store_(store) {
   std::int64_t size = 0, largest_part = 0, largest = 0;
+  if (bytes_at_once == 0) bytes_at_once = chosen_bytes(store);
   if (store.quantized().size() > 0) bytes_at_once = std::numeric_limits<std::int64_t>::max();
   const std::int64_t most = bytes_at_once / std::int64_t{sizeof(float)};
   for (ParamIndex i = 0; i < static_cast<int>(store.params().size()); ++i) {

@@ -16,9 +16,9 @@ namespace trireme {
 /// scales join the rows of all ranks.
 class BaseValues {
  public:
-  static constexpr std::int64_t kBytesAtOnce = std::int64_t{4} << 30;
-  /// `bytes_at_once`: of a part, unless one parameter has more.
-  BaseValues(Context& context, ParamStore& store, std::int64_t bytes_at_once = kBytesAtOnce);
+  /// `bytes_at_once`: of a part, unless one parameter has more; 0: a 64th of all, in the bounds
+  /// between which reading takes little memory beside the weights and few passes over the files.
+  BaseValues(Context& context, ParamStore& store, std::int64_t bytes_at_once = 0);
 
   /// Of this rank; others may have more or fewer.
   [[nodiscard]] int parts() const { return static_cast<int>(parts_.size()); }

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "checkpoint/reader.h"
-#include "store/base_values.h"
 #include "train/best_loss.h"
 #include "train/model_source.h"
 #include "train/prepare.h"
@@ -48,8 +47,7 @@ StartPoint load_start(Runtime& runtime, const PreparedRun& prepared, StartPoint 
 
 /// Fills the base that adapters stand beside, in parts (BaseValues). Collective. Throws what
 /// ModelSource does.
-void load_base_values(Runtime& runtime, const ModelSource& source,
-                      std::int64_t bytes_at_once = BaseValues::kBytesAtOnce);
+void load_base_values(Runtime& runtime, const ModelSource& source, std::int64_t bytes_at_once = 0);
 
 /// What the trainer saves besides tensors, so that choose_start can compare.
 Json saved_scalars(const PreparedRun& prepared, const RunProgress& progress,
