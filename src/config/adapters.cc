@@ -98,6 +98,12 @@ void set_adapters(ModelConfig& model, const AdapterConfig& adapters) {
   }
 }
 
+std::int64_t first_trained_layer(const ModelConfig& model) {
+  if (!model.adapters) return 0;
+  const auto adapted = [](const LayerConfig& layer) { return layer.adapters != AdapterRanks(); };
+  return std::find_if(model.layers.begin(), model.layers.end(), adapted) - model.layers.begin();
+}
+
 void take_adapters(RunConfig& config, std::vector<Problem>& problems) {
   const RunConfig::Lora& lora = config.lora;
   for (const std::string& target : lora.targets) {

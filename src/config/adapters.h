@@ -25,4 +25,7 @@ void take_adapters(RunConfig& config, std::vector<Problem>& problems);
 /// The same for a model whose adapters are known, as those of a checkpoint.
 void set_adapters(ModelConfig& model, const AdapterConfig& adapters);
 
+/// The first layer that has adapters: below it nothing is trained. 0 where the whole model is.
+std::int64_t first_trained_layer(const ModelConfig& model);
+
 }  // namespace trireme

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/random.h"
+#include "config/adapters.h"
 #include "store/quantized_layout.h"
 
 namespace trireme {
@@ -135,10 +136,7 @@ class Table {
   /// All but adapters stand still.
   void freeze_base() {
     if (!config_.adapters) return;
-    const auto adapted = [](const LayerConfig& layer) { return layer.adapters != AdapterRanks(); };
-    params.first_trained_layer =
-        std::find_if(config_.layers.begin(), config_.layers.end(), adapted) -
-        config_.layers.begin();
+    params.first_trained_layer = first_trained_layer(config_);
     for (std::size_t i = 0; i < params.metas.size(); ++i) {
       if (adapters_.contains(static_cast<ParamIndex>(i))) continue;
       params.metas[i].trainable = false;

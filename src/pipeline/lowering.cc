@@ -160,7 +160,8 @@ Output output_of(const Action& action, const ScheduleShape& shape) {
   output.made = {forward ? ActionKind::kForward : ActionKind::kBackwardInput, action.virtual_stage,
                  action.micro_batch};
   output.to_stage = action.virtual_stage + (forward ? 1 : -1);
-  if (output.to_stage < 0 || output.to_stage >= shape.virtual_stages) return output;
+  const std::int32_t first = forward ? 0 : shape.first_trained;
+  if (output.to_stage < first || output.to_stage >= shape.virtual_stages) return output;
   output.from = shape.placement[at(action.virtual_stage)];
   output.to = shape.placement[at(output.to_stage)];
   return output;

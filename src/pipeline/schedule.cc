@@ -108,6 +108,7 @@ ScheduleShape shape_of(const Schedule& schedule) {
       shape.micro_batches = std::max(shape.micro_batches, action.micro_batch + 1);
     }
   }
+  shape.first_trained = schedule.first_trained;
   shape.placement = schedule.placement;
   for (std::int32_t stage = std::ssize(schedule.placement); stage < shape.virtual_stages; ++stage)
     shape.placement.push_back(stage % shape.ranks);

@@ -49,12 +49,16 @@ struct Schedule {
   /// Each virtual stage runs its micro-batches in ascending order, forward and weight gradients:
   /// then every schedule sums in one order and gives the same bits.
   bool reproducible = true;
+  /// Virtual stages below it have nothing to train: their backward actions do nothing, and no
+  /// gradient goes to them. Of a run, in no file.
+  std::int32_t first_trained = 0;
 };
 
 /// Sizes of a schedule; no promise that the schedule is complete.
 struct ScheduleShape {
   std::int32_t ranks = 0, virtual_stages = 0, micro_batches = 0;
   std::vector<std::int32_t> placement;  ///< of every virtual stage
+  std::int32_t first_trained = 0;
   [[nodiscard]] std::int32_t stages_per_rank() const { return virtual_stages / ranks; }
   [[nodiscard]] std::size_t index(std::int32_t stage, std::int32_t micro_batch) const {
     return static_cast<std::size_t>(stage) * static_cast<std::size_t>(micro_batches) +

@@ -58,7 +58,8 @@ class Clocks {
     }
     const double own =
         check(arrival(forward_, stage, micro_batch, rank), ActionKind::kForward, stage);
-    if (own == kNotYet || a.kind == ActionKind::kRecompute || stage + 1 == shape_.virtual_stages)
+    if (own == kNotYet || a.kind == ActionKind::kRecompute || stage + 1 == shape_.virtual_stages ||
+        stage < shape_.first_trained)
       return own;
     return std::max(own, check(arrival(backward_, stage + 1, micro_batch, rank),
                                ActionKind::kBackwardInput, stage + 1));
@@ -217,7 +218,8 @@ Simulation simulate(const Schedule& schedule, const ActionTimes& times, double w
       const bool forward = action.kind == ActionKind::kForward;
       const bool backward = goes_back(action.kind);
       const std::int32_t to = action.virtual_stage + (forward ? 1 : -1);
-      if ((forward || backward) && to >= 0 && to < shape.virtual_stages)
+      const std::int32_t first = forward ? 0 : shape.first_trained;
+      if ((forward || backward) && to >= first && to < shape.virtual_stages)
         sent += shape.placement[static_cast<std::size_t>(to)] != static_cast<std::int32_t>(rank);
     }
     result.busy.push_back(busy);

@@ -2,9 +2,10 @@
 // What a schedule costs, before it runs: a virtual clock for each rank.
 //
 // An action starts when the one before it on its rank has ended and its input is there: F of stage
-// s needs F of stage s-1; B and BW of stage s need those of s+1 and their own F (or R), W its own
-// B. Between ranks an input is there `transfer` after it was made; a transfer takes no time of a
-// rank. Bubble rate and times are those of Qi et al. 2023, "Zero Bubble Pipeline Parallelism".
+// s needs F of stage s-1; B and BW of stage s need those of s+1 (unless nothing is trained in s or
+// below, Schedule::first_trained) and their own F (or R), W its own B. Between ranks an input is
+// there `transfer` after it was made; a transfer takes no time of a rank. Bubble rate and times are
+// those of Qi et al. 2023, "Zero Bubble Pipeline Parallelism".
 
 #include <cstdint>
 #include <optional>

@@ -84,20 +84,24 @@ std::int64_t least_cost(const BalanceTask& task, const Fits& fits) {
 
 PassCost cost_of_layer(const ModelConfig& model, std::int64_t sequence_length,
                        Recompute recompute) {
+  const ParameterCount count = count_parameters(model);
   const std::int64_t elements =
-      (count_parameters(model).multiplying - model.vocab_size * model.hidden) / model.layer_count();
+      (count.multiplying - model.vocab_size * model.hidden) / model.layer_count();
+  const std::int64_t trained =
+      model.adapters ? (count.multiplying - count.frozen_multiplying) / model.layer_count()
+                     : elements;
   std::int64_t pairs = 0;
   for (const LayerConfig& layer : model.layers)
     pairs += layer.attention.pair_size() * layer.attention.seen(sequence_length);
   pairs /= model.layer_count();
-  PassCost cost{2 * elements + 2 * pairs, 2 * elements + 5 * pairs, 2 * elements};
+  PassCost cost{2 * elements + 2 * pairs, 2 * elements + 5 * pairs, 2 * trained};
   if (recompute == Recompute::kFull) cost.recompute = cost.forward;
   cost.backward_input += cost.recompute;
   return cost;
 }
 
 PassCost cost_of_head(const ModelConfig& model) {
-  return {6 * model.vocab_size * model.hidden, 0, 0};
+  return {(model.adapters ? 4 : 6) * model.vocab_size * model.hidden, 0, 0};
 }
 
 std::vector<std::int64_t> balance_layers(const BalanceTask& task) {

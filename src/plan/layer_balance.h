@@ -20,10 +20,11 @@ struct PassCost {
 /// last token sees, a mean over the layers:
 ///   F  2N + 2QT   causal attention, each pair of positions once
 ///   B  2N + 5QT   which makes the scores anew; and F again with full recomputation
-///   W  2N
+///   W  2N, beside a base that stands still 2 an element of its adapters
 PassCost cost_of_layer(const ModelConfig& model, std::int64_t sequence_length, Recompute recompute);
 
-/// F of the head makes loss and gradients: 6 times its elements. The embedding costs nothing.
+/// F of the head makes loss and gradients: 6 times its elements, 4 where it stands still. The
+/// embedding costs nothing.
 PassCost cost_of_head(const ModelConfig& model);
 
 struct BalanceTask {

@@ -27,8 +27,11 @@ namespace trireme {
 
 namespace {
 
-/// Input ids, targets, positions and document begins of each token.
-constexpr std::int64_t kLoaderBytesPerToken = 4 * std::int64_t{sizeof(std::int32_t)};
+/// Input ids, targets, positions and document begins of each token; its two numbers for dropout.
+std::int64_t loader_bytes_per_token(const ModelConfig& model, bool training) {
+  const bool numbered = training && model.adapters && model.adapters->dropout > 0;
+  return (numbered ? 6 : 4) * std::int64_t{sizeof(std::int32_t)};
+}
 /// The loader builds a step while one runs, or two while one may come again.
 constexpr std::int64_t loader_steps(bool speculative_step) { return speculative_step ? 4 : 2; }
 
@@ -38,7 +41,7 @@ int connected_axes(const ModelConfig& model, const MemoryRequest& request) {
   const Distribution& dense = part.store.of(MeshView::kDense);
   std::vector<bool> with_others = {dense.shard.extent > 1, dense.replica.extent > 1,
                                    part.cut.tensor.extent > 1, part.cut.context.extent > 1,
-                                   part.neighbours > 0};
+                                   part.sends + part.receives > 0};
   if (model.has_experts()) {
     const Distribution& experts = part.store.of(MeshView::kExpert);
     const ExpertCut& cut = part.cut.expert;
@@ -266,8 +269,9 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   memory.gradients = store.gradients;
   memory.optimizer = store.optimizer;
   memory.activations = Stage::buffer_bytes(model, shape, request.compute);
-  memory.buffers = loader_steps(training && request.speculative_step) * kLoaderBytesPerToken *
-                   shape.local_tokens() * request.passes.accumulation;
+  memory.buffers = loader_steps(training && request.speculative_step) *
+                   loader_bytes_per_token(model, training) * shape.local_tokens() *
+                   request.passes.accumulation;
   memory.buffers += RopeTables::bytes_of(model, request.sequence_length);
   if (request.sums == ReductionOrder::kRank) {
     const TransferStaging staging(model, request, params, layout, gradients);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/human_format.h"
+#include "config/adapters.h"
 #include "pipeline/checker.h"
 #include "pipeline/schedules/schedules.h"
 #include "plan/layer_balance.h"
@@ -178,17 +179,32 @@ void place_stages(const RunConfig& config, Pipeline& pipeline) {
                       (3 * static_cast<double>(counts.size()));
   ActionTimes& times = pipeline.times;
   times = {0, 0, 0, 0};
+  const std::int64_t first_trained = first_trained_layer(model);
   for (const ChunkRange& stage : pipeline.stages) {
-    const auto time = [&](std::int64_t PassCost::*pass) {
-      return static_cast<double>(stage.layers * layer.*pass + (stage.head ? head.*pass : 0)) / unit;
+    const auto time = [&](std::int64_t PassCost::*pass, std::int64_t layers) {
+      return static_cast<double>(layers * layer.*pass + (stage.head ? head.*pass : 0)) / unit;
     };
-    times.stages.push_back({time(&PassCost::forward), time(&PassCost::backward_input),
-                            time(&PassCost::backward_weight), time(&PassCost::recompute)});
+    const std::int64_t back =
+        stage.first_layer + stage.layers -
+        std::clamp(first_trained, stage.first_layer, stage.first_layer + stage.layers);
+    times.stages.push_back(
+        {time(&PassCost::forward, stage.layers), time(&PassCost::backward_input, back),
+         time(&PassCost::backward_weight, back), time(&PassCost::recompute, back)});
     const auto share = 1 / static_cast<double>(counts.size());
     times.forward += times.stages.back().forward * share;
     times.backward_input += times.stages.back().backward_input * share;
     times.backward_weight += times.stages.back().backward_weight * share;
   }
+}
+
+std::int32_t first_trained_stage(const ModelConfig& model, const std::vector<ChunkRange>& stages) {
+  const std::int64_t layer = first_trained_layer(model);
+  std::int32_t stage = 0;
+  while (stages[static_cast<std::size_t>(stage)].first_layer +
+             stages[static_cast<std::size_t>(stage)].layers <=
+         layer)
+    ++stage;
+  return stage;
 }
 
 /// Layers of each virtual stage, in those of which 1F1B, one stage a rank, holds P on the rank that
@@ -265,6 +281,7 @@ Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const Res
     require_valid(pipeline.schedule, parallel.pipeline_schedule,
                   {parallel.pipeline_memory_limit, pipeline.w_memory, pipeline.r_memory});
   }
+  pipeline.schedule.first_trained = first_trained_stage(config.model, pipeline.stages);
   pipeline.chunks = chunks_of(pipeline.schedule, pipeline.stages);
   if (detail == PipelineDetail::kSchedule) return pipeline;
   pipeline.step = proved_program(pipeline.schedule, pipeline.times);

@@ -22,8 +22,11 @@ void take_pipeline_rank(const Pipeline& pipeline, int rank, RankPart& part) {
   for (std::size_t s = 0; s < holder.size(); ++s) {
     if (holder[s] != rank) continue;
     chunk_of[s] = chunks++;
-    part.neighbours +=
-        (s > 0 && holder[s - 1] != rank) + (s + 1 < holder.size() && holder[s + 1] != rank);
+    const auto first_trained = static_cast<std::size_t>(pipeline.schedule.first_trained);
+    const int before = s > 0 && holder[s - 1] != rank ? 1 : 0;
+    const int behind = s + 1 < holder.size() && holder[s + 1] != rank ? 1 : 0;
+    part.sends += behind + (s > first_trained ? before : 0);
+    part.receives += before + (s >= first_trained ? behind : 0);
   }
   for (Action& action : part.actions)
     action.virtual_stage = chunk_of[static_cast<std::size_t>(action.virtual_stage)];

@@ -17,7 +17,8 @@ struct RankPart {
   std::vector<ChunkShape> chunks;  ///< of the pipeline rank; none: the whole model
   /// This rank's actions, with virtual_stage replaced by the local chunk.
   std::vector<Action> actions;
-  int neighbours = 0;  ///< of its chunks, before and behind them, on other pipeline ranks
+  /// Of a micro-batch, activations and gradients to and from chunks on other pipeline ranks.
+  int sends = 0, receives = 0;
   /// What the stage is made for: kTraining becomes kTrainingSplit where the rank has B and W apart.
   StagePurpose purpose = StagePurpose::kTraining;
   /// Of all ranks that sum gradients; 0 where an embedding's is held whole, however few they are.

@@ -317,9 +317,9 @@ class Count {
     const std::int64_t stream = TensorAxis::residual_tokens(rows_, request_.part.cut.tensor.extent,
                                                             request_.part.cut.sequence_parallel) *
                                 model_.hidden * element_;
-    // From each neighbour comes as much as goes to it.
+    const RankPart& part = request_.part;
     add(Axis::kPipeline, "activations",
-        request_.passes.accumulation * request_.part.neighbours * Moved{stream, 2});
+        request_.passes.accumulation * Moved{part.sends * stream, part.sends + part.receives});
     const std::int64_t tied = TiedWeight::buffer_bytes(params_.metas, gradients_);
     add(Axis::kPipeline, "gradients", {tied, tied > 0 ? 1 : 0});
   }

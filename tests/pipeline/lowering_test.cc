@@ -225,6 +225,36 @@ TEST(Lowering, every_schedule_runs_with_blocking_transfers) {
   }
 }
 
+TEST(Lowering, no_gradient_goes_to_stages_that_have_nothing_to_train) {
+  for (std::size_t kind = 0; kind < schedule_names().size(); ++kind) {
+    for (const int stages : {2, 3, 4}) {
+      ScheduleRequest request;
+      request.kind = static_cast<ScheduleKind>(kind);
+      request.stages = stages;
+      request.micro_batches = 2 * stages;
+      Schedule schedule = make_schedule(request);
+      const std::int32_t all = shape_of(schedule).virtual_stages;
+      for (const std::int32_t first : {1, all / 2, all - 1}) {
+        schedule.first_trained = first;
+        const Program program = lower(schedule);
+        const std::optional<ProgramFault> fault = check_program(schedule, program);
+        ASSERT_FALSE(fault) << schedule_names()[kind] << ": " << fault->rule << ", "
+                            << fault->message;
+        std::int64_t gradients = 0;
+        for (const std::vector<ProgramStep>& steps : program.ranks) {
+          for (const ProgramStep& step : steps) {
+            if (step.kind == StepKind::kAction || step.kind == StepKind::kReceive) continue;
+            if (step.action.kind != ActionKind::kBackwardInput) continue;
+            EXPECT_GT(step.action.virtual_stage, first) << schedule_names()[kind];
+            ++gradients;
+          }
+        }
+        EXPECT_EQ(gradients, (all - 1 - first) * 2 * stages) << schedule_names()[kind];
+      }
+    }
+  }
+}
+
 std::string fault_of(const Schedule& schedule, const Program& program) {
   const std::optional<ProgramFault> fault = check_program(schedule, program);
   return fault ? fmt::format("{}, rank {}, position {}: {}", fault->rule, fault->rank,

@@ -27,6 +27,15 @@ TEST(Simulate, two_stages_by_hand) {
   EXPECT_EQ(s.transfers, (std::vector<std::int64_t>{2, 2}));
 }
 
+TEST(Simulate, what_has_nothing_to_train_waits_for_no_gradient) {
+  Schedule schedule = make_1f1b(2, 2);
+  schedule.first_trained = 1;
+  const Simulation s = simulate(schedule, {2, 3, 1, 0.5, {{2, 0, 0}, {2, 3, 1}}});
+  EXPECT_EQ(s.starts, (Starts{{0, 2, 4, 4}, {2.5, 4.5, 8.5, 10.5}}));
+  EXPECT_EQ(s.makespan, 14.5);
+  EXPECT_EQ(s.transfers, (std::vector<std::int64_t>{2, 0}));
+}
+
 TEST(Simulate, cost_is_the_longest_rank_and_makespan_all_of_them) {
   const Simulation s = simulate(make_zb_h2(4, 16), {});
   EXPECT_EQ(s.cost, 48);

@@ -206,6 +206,15 @@ std::vector<MeshCell> adapter_cells(int ranks) {
     data.magnitudes = true;
     cells.push_back(data);
   }
+  // Stages below the last have nothing to train, and get no gradients.
+  for (const char* schedule : {"1f1b", "zb-h1"}) {
+    if (ranks == 1) break;
+    MeshCell frozen = pipeline;
+    frozen.model = MeshModel::kSixteens;
+    frozen.schedule = schedule;
+    frozen.on_top = true;
+    cells.push_back(frozen);
+  }
   for (MeshCell& cell : cells) cell.adapter_rank = 3;
   return cells;
 }

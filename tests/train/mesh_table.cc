@@ -271,6 +271,10 @@ RunConfig MeshCell::config() const {
     config.lora.rank = adapter_rank;
     config.lora.dora = magnitudes;
     config.lora.dropout = 0.25;
+    if (on_top) {
+      const std::string layer = fmt::format("layers.{}.", config.model.layer_count() - 1);
+      config.lora.targets = {layer + "self_attn.v_proj", layer + "mlp.down_proj"};
+    }
     std::vector<Problem> none;
     take_adapters(config, none);
   }
@@ -296,6 +300,7 @@ std::string MeshCell::text() const {
   if (dispatch == DispatchMethod::kAllGather) text += ", tokens gathered";
   if (adapter_rank > 0) text += fmt::format(", adapters of rank {}", adapter_rank);
   if (magnitudes) text += " with magnitudes";
+  if (on_top) text += " beside the last layer";
   if (pipeline > 1) text += fmt::format(", pipeline {} by {}", pipeline, schedule);
   return text;
 }
@@ -309,6 +314,7 @@ MeshCell MeshCell::alone() const {
   one.layers = layers;
   one.adapter_rank = adapter_rank;
   one.magnitudes = magnitudes;
+  one.on_top = on_top;
   return one;
 }
 

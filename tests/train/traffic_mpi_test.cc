@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "config/adapters.h"
 #include "dataset/loader.h"
 #include "plan/traffic.h"
 #include "support/gradient_norm.h"
@@ -229,6 +230,23 @@ TEST(Traffic, of_experts_in_fp8_is_what_the_channels_have_sent) {
         EXPECT_TRUE(run_cell(config, turn));
       }
     }
+  }
+}
+
+TEST(Traffic, of_adapters_beside_the_last_layer_has_no_gradients_for_stages_below) {
+  const int ranks = test_world().size();
+  if (ranks == 1) GTEST_SKIP() << "no pipeline";
+  for (const bool on_top : {false, true}) {
+    RunConfig config = config_of(1);
+    config.model.layers.resize(static_cast<std::size_t>(ranks), config.model.layer(0));
+    config.parallel.pipeline = ranks;
+    config.lora.rank = 2;
+    config.lora.dropout = 0.5;
+    if (on_top) config.lora.targets = {fmt::format("layers.{}.mlp.up_proj", ranks - 1)};
+    std::vector<Problem> none;
+    take_adapters(config, none);
+    ASSERT_TRUE(none.empty()) << format_problems(none);
+    EXPECT_TRUE(run_cell(config, on_top ? 1 : 0));
   }
 }
 
