@@ -7,7 +7,9 @@
 
 #include "base/math.h"
 #include "base/parallel_for.h"
+#include "checkpoint/boxes.h"
 #include "checkpoint/nf4_base.h"
+#include "checkpoint/tensor_parts.h"
 #include "config/adapters.h"
 
 namespace trireme {
@@ -88,10 +90,28 @@ std::string module_of(std::string_view weight) {
 std::vector<std::string> adapted_modules(const ModelConfig& model) {
   std::vector<std::string> names;
   for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
-    for (LinearModule& module : linear_modules(model, layer))
-      if (model.adapters->adapts(module.name)) names.push_back(std::move(module.name));
+    for (LinearModule& module : linear_modules(model, layer)) {
+      if (!module.of_experts && model.adapters->adapts(module.name))
+        names.push_back(std::move(module.name));
+    }
   }
   return names;
+}
+
+/// An adapter's parameters, and which rows of B are those of the weight's outputs.
+struct AdapterOfWeight {
+  std::string a, b, magnitude;
+  std::int64_t first = 0, rows = 0;  ///< of how many
+};
+AdapterOfWeight adapter_of(const std::string& module, std::int64_t outputs) {
+  return {module + ".lora_A.weight", module + ".lora_B.weight", module + ".lora_magnitude_vector",
+          0, outputs};
+}
+AdapterOfWeight adapter_of(const ExpertWeight& of, std::int64_t outputs) {
+  const bool halves = of.module.ends_with("gate_up_proj");
+  return {expert_adapter_name(of.module, of.expert, 'A'),
+          expert_adapter_name(of.module, of.expert, 'B'), "", of.up ? outputs : 0,
+          halves ? 2 * outputs : outputs};
 }
 
 /// A box of one adapted weight with its part of the adapter.
@@ -109,13 +129,20 @@ class StateMerge {
     modules_ = adapted_modules(model);
     for (const std::string& module : modules_) places_[module];
     for (StateTensor& tensor : state.tensors) {
-      const auto found = places_.find(module_of(tensor.name.substr(kStatePrefix.size())));
-      if (found != places_.end()) add_place(found->first, tensor, found->second);
+      const std::string name = tensor.name.substr(kStatePrefix.size());
+      const auto outputs = [&] { return tensor.global_shape[in_out_ ? 1 : 0]; };
+      if (const auto found = places_.find(module_of(name)); found != places_.end()) {
+        add_place(adapter_of(found->first, outputs()), tensor, found->second);
+      } else if (const auto of = expert_weight_of(name); of && adapters_.adapts(of->module)) {
+        add_place(adapter_of(*of, outputs()), tensor, of_experts_);
+      }
     }
   }
   State& adapters() { return loaded_; }
 
   void run() {
+    for (Place& place : of_experts_)
+      add_product(place.box, adapters_, place.a.data(), place.b.data());
     for (const std::string& module : modules_) {
       std::deque<Place>& places = places_.at(module);
       for (Place& place : places) add_product(place.box, adapters_, place.a.data(), place.b.data());
@@ -124,7 +151,7 @@ class StateMerge {
   }
 
  private:
-  void add_place(const std::string& module, StateTensor& tensor, std::deque<Place>& places) {
+  void add_place(const AdapterOfWeight& of, StateTensor& tensor, std::deque<Place>& places) {
     Place& place = places.emplace_back();
     const int out = in_out_ ? 1 : 0, in = 1 - out;
     const Box& box = tensor.box;
@@ -133,13 +160,11 @@ class StateMerge {
     place.out_begin = box.offset[out];
     place.out_size = tensor.global_shape[out];
     const std::int64_t rank = adapters_.rank;
-    want(module + ".lora_A.weight", {rank, tensor.global_shape[in]},
-         {{0, box.offset[in]}, {rank, box.shape[in]}}, place.a);
-    want(module + ".lora_B.weight", {place.out_size, rank},
-         {{box.offset[out], 0}, {box.shape[out], rank}}, place.b);
+    want(of.a, {rank, tensor.global_shape[in]}, {{0, box.offset[in]}, {rank, box.shape[in]}},
+         place.a);
+    want(of.b, {of.rows, rank}, {{of.first + box.offset[out], 0}, {box.shape[out], rank}}, place.b);
     if (adapters_.magnitudes)
-      want(module + ".lora_magnitude_vector", {place.out_size},
-           {{box.offset[out]}, {box.shape[out]}}, place.m);
+      want(of.magnitude, {place.out_size}, {{box.offset[out]}, {box.shape[out]}}, place.m);
   }
 
   void want(const std::string& name, const Shape& shape, const Box& box,
@@ -170,6 +195,7 @@ class StateMerge {
   Communicator& world_;
   std::vector<std::string> modules_;
   std::map<std::string, std::deque<Place>> places_;  // addresses stay
+  std::deque<Place> of_experts_;
   State loaded_;
 };
 
@@ -183,6 +209,9 @@ void add_adapters(const ModelConfig& model, State& state, const std::function<vo
 }
 
 bool AdapterMerge::adapts(const std::string& weight) const {
+  if (const auto of = expert_weight_of(weight))
+    return of_experts_.contains(expert_adapter_name(of->module, of->expert, 'A'));
+  if (of_experts_.contains(expert_adapter_name(weight, 0, 'A'))) return true;
   const std::string module = module_of(weight);
   return !module.empty() && source_.weights().contains(module + ".lora_A.weight");
 }
@@ -190,6 +219,8 @@ bool AdapterMerge::adapts(const std::string& weight) const {
 void AdapterMerge::add(const std::string& weight, std::span<float> values) const {
   if (nf4_.contains(weight)) round_to_nf4(values);
   if (!adapts(weight)) return;
+  if (const auto of = expert_weight_of(weight)) return add_to_expert(*of, values);
+  if (names_experts(weight)) return add_to_experts(weight, values);
   const std::string module = module_of(weight);
   const auto read = [&](const char* end) {
     const std::span<const float> values_of = source_.read_fp32(module + end);
@@ -204,6 +235,53 @@ void AdapterMerge::add(const std::string& weight, std::span<float> values) const
   std::vector<double> squares(static_cast<std::size_t>(out));
   add_squares(box, squares.data());
   set_lengths(box, read(".lora_magnitude_vector").data(), squares.data());
+}
+
+const std::vector<float>& AdapterMerge::of_layer(const std::string& stored) const {
+  constexpr std::size_t kOfLayer = 4;  // A and B of both products
+  if (kept_.size() == kOfLayer && !kept_.contains(stored)) kept_.clear();
+  std::vector<float>& values = kept_[stored];
+  if (values.empty()) {
+    const std::span<const float> all = source_.read_fp32(stored);
+    values.assign(all.begin(), all.end());
+  }
+  return values;
+}
+
+void AdapterMerge::add_to_expert(const ExpertWeight& of, std::span<float> values) const {
+  const AdapterConfig& adapters = *model_.adapters;
+  const bool first = of.module.ends_with("gate_up_proj");
+  const ExpertAdapterPart &part_a = of_experts_.at(expert_adapter_name(of.module, of.expert, 'A')),
+                          &part_b = of_experts_.at(expert_adapter_name(of.module, of.expert, 'B'));
+  const std::int64_t in = source_.weights().at(part_a.stored).shape[1],
+                     out = std::ssize(values) / in;
+  const Shape a_shape{adapters.rank, in}, b_shape{first ? 2 * out : out, adapters.rank};
+  std::vector<float> a(static_cast<std::size_t>(a_shape.count())),
+      b(static_cast<std::size_t>(out * adapters.rank));
+  part_a.take(a_shape, of_layer(part_a.stored).data(), whole(a_shape), a.data());
+  part_b.take(b_shape, of_layer(part_b.stored).data(), {{of.up ? out : 0, 0}, {out, adapters.rank}},
+              b.data());
+  add_product({values.data(), out, in, false}, adapters, a.data(), b.data());
+}
+
+void AdapterMerge::add_to_experts(const std::string& weight, std::span<float> values) const {
+  const bool first = weight.ends_with("gate_up_proj");
+  const ExpertAdapterPart& any = of_experts_.at(expert_adapter_name(weight, 0, 'A'));
+  const std::int64_t in = source_.weights().at(any.stored).shape[1],
+                     all = std::ssize(values) / any.experts, columns = all / in;
+  const Shape shape{first ? columns / 2 : columns, in};
+  std::vector<float> of_one(static_cast<std::size_t>(shape.count()));
+  for (std::int64_t expert = 0; expert < any.experts; ++expert) {
+    float* const stored = values.data() + expert * all;
+    for (const char* half : {".gate", ".up"}) {
+      if (!first && half == std::string_view(".up")) continue;
+      const std::string name = fmt::format("{}[{}]{}", weight, expert, first ? half : "");
+      const auto part = part_of(name);
+      part->take({{expert, 0, 0}, {1, in, columns}}, stored, whole(shape), of_one.data());
+      add_to_expert(*expert_weight_of(name), of_one);
+      part->put(shape, of_one.data(), stored);
+    }
+  }
 }
 
 }  // namespace trireme

@@ -87,7 +87,6 @@ void refuse_what_is_not_built(const Keys& keys) {
                                        "layer_replication",
                                        "exclude_modules",
                                        "modules_to_save",
-                                       "target_parameters",
                                        "trainable_token_indices",
                                        "lora_bias",
                                        "loftq_config",
@@ -116,14 +115,37 @@ void refuse_what_is_not_built(const Keys& keys) {
   }
 }
 
+/// Of experts, by ends of names that begin with "experts." at the latest; peft takes shorter ones.
+std::vector<std::string> target_parameters(const Keys& keys) {
+  constexpr const char* kKey = "target_parameters";
+  constexpr const char* kLegal =
+      "experts.gate_up_proj, experts.down_proj, or ends of their full names";
+  if (keys.find(kKey) == nullptr) return {};
+  std::vector<std::string> names = keys.names(kKey, kLegal);
+  for (std::string& name : names) {
+    if (name == "gate_up_proj" || name == "down_proj") name = "experts." + name;
+    const bool product =
+        name.ends_with("experts.gate_up_proj") || name.ends_with("experts.down_proj");
+    if (!product || !names_experts(name)) keys.refuse(kKey, kLegal);
+  }
+  return names;
+}
+
 void take_targets(const Keys& keys, RunConfig::Lora& lora) {
   constexpr const char* kKey = "target_modules";
   constexpr const char* kLegal =
       "a list of modules' names or their ends, or \"all-linear\" (a regular expression is not "
       "read)";
   const Json* value = keys.find(kKey);
-  if (value != nullptr && *value == Json(kAllLinear)) return;
-  lora.targets = keys.names(kKey, kLegal);
+  const std::vector<std::string> parameters = target_parameters(keys);
+  if (value != nullptr && *value == Json(kAllLinear)) {
+    if (!parameters.empty()) keys.refuse(kKey, "a list of modules' names beside target_parameters");
+    return;
+  }
+  if (value != nullptr || parameters.empty()) lora.targets = keys.names(kKey, kLegal);
+  if (std::any_of(lora.targets.begin(), lora.targets.end(), names_experts))
+    keys.refuse(kKey, "modules (experts' products are parameters, in target_parameters)");
+  lora.targets.insert(lora.targets.end(), parameters.begin(), parameters.end());
   if (lora.targets.empty()) keys.refuse(kKey, kLegal);
 }
 
@@ -145,9 +167,12 @@ std::string within_layer(const std::string& module) {
   return module.substr(module.find('.', at + 1) + 1);
 }
 
-/// What peft is to look for. Experts' products are called as those of a dense layer are, and have
-/// no adapters here, so that ends of names say which branch is meant.
-std::vector<std::string> peft_targets(const RunConfig::Lora& lora, const ModelConfig& model) {
+/// The modules that peft is to look for. Experts' products are called as those of a dense layer are
+/// in older versions, so that ends of names say which branch is meant.
+std::vector<std::string> peft_targets(RunConfig::Lora lora, const ModelConfig& model) {
+  const bool all = lora.targets.empty();
+  std::erase_if(lora.targets, names_experts);
+  if (lora.targets.empty() && !all) return {};
   const auto is_full = [](const std::string& target) {
     return target.find('.') != std::string::npos;
   };
@@ -233,6 +258,8 @@ Json adapter_config_json(const AdapterFacts& facts, const ModelConfig& model) {
   json["target_modules"] = Json::array();
   for (const std::string& target : peft_targets(lora, model))
     json["target_modules"].push_back(target);
+  for (const std::string& target : lora.targets)
+    if (names_experts(target)) json["target_parameters"].push_back(target);
   json["lora_dropout"] = lora.dropout;
   json["bias"] = "none";
   json["use_rslora"] = lora.rslora;
@@ -275,15 +302,18 @@ ModelConfig with_adapters(const ModelConfig& model, const RunConfig::Lora& lora,
     RunConfig::Lora alone = lora;
     alone.targets = {target};
     if (!adapted_modules(alone, model).empty()) continue;
-    RunConfig::Lora all = lora;
-    all.targets.clear();
     std::set<std::string> ends;
-    for (const std::string& module : adapted_modules(all, model)) ends.insert(within_layer(module));
+    for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
+      for (const LinearModule& module : linear_modules(model, layer))
+        ends.insert(within_layer(module.name));
+    }
     throw DataError("{}: the target {} is no linear product of this {}'s layers. Legal: {}", source,
                     target, name_of(model.family), fmt::join(ends, ", "));
   }
   ModelConfig adapted = model;
   set_adapters(adapted, {*lora.rank, lora.scale(), lora.dora, lora.targets});
+  if (lora.dora && adapts_experts(adapted))
+    throw DataError("{}: DoRA beside experts (there is none, nor in peft)", source);
   return adapted;
 }
 

@@ -1,9 +1,14 @@
 #include "checkpoint/adapter_files.h"
 
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <set>
 
 #include "base/file.h"
+#include "base/log.h"
+#include "checkpoint/boxes.h"
+#include "checkpoint/expert_adapters.h"
 #include "checkpoint/export_files.h"
 #include "checkpoint/name_sets.h"
 #include "checkpoint/weight_source.h"
@@ -70,6 +75,25 @@ std::vector<std::string> names_of(const State& state) {
   return names;
 }
 
+/// Where files have experts one by one peft takes other products of their names for them, as it
+/// does with adapters from before transformers 5.
+void warn_of_mistaken_names(const WeightSource& source) {
+  static constexpr std::array kFamilies = {Family::kQwen3Moe, Family::kGlm4Moe,
+                                           Family::kDeepseekV3};
+  const ModelConfig model =
+      with_adapters(source.required_model(), source.adapters()->lora, source.path().string());
+  if (std::find(kFamilies.begin(), kFamilies.end(), model.family) == kFamilies.end()) return;
+  const bool mistaken = std::any_of(
+      model.layers.begin(), model.layers.end(),
+      [](const LayerConfig& layer) { return layer.adapters.mlp_in + layer.adapters.mlp_out > 0; });
+  if (mistaken) {
+    log_warning(
+        "{}: peft does not load adapters of gate_proj, up_proj and down_proj beside a {}: it takes "
+        "them for those of experts. This program does; or merge them (export --merge)",
+        source.path().string(), name_of(model.family));
+  }
+}
+
 void write_adapter(const WeightSource& source, const std::filesystem::path& folder,
                    const ExportOptions& options, ExportResult& result) {
   std::vector<SafetensorsWriter::Tensor> tensors;
@@ -102,6 +126,22 @@ AdapterFile::AdapterFile(const std::filesystem::path& folder) : file_(weights_fi
   }
 }
 
+namespace {
+
+void add_expert_shapes(const ModelConfig& model, std::int64_t layer, const LinearModule& module,
+                       std::map<std::string, Shape>& shapes) {
+  const ExpertsConfig& experts = *model.layer(layer).experts;
+  const bool first = module.place == &AdapterRanks::experts_in;
+  const std::int64_t in = first ? model.hidden : experts.ffn,
+                     out = first ? 2 * experts.ffn : model.hidden, rank = model.adapters->rank;
+  for (std::int64_t expert = 0; expert < experts.count; ++expert) {
+    shapes[expert_adapter_name(module.name, expert, 'A')] = {rank, in};
+    shapes[expert_adapter_name(module.name, expert, 'B')] = {out, rank};
+  }
+}
+
+}  // namespace
+
 std::map<std::string, Shape> adapter_shapes(const ModelConfig& model,
                                             const std::map<std::string, Shape>& weights) {
   expect(model.adapters.has_value(), "a model without adapters");
@@ -110,6 +150,10 @@ std::map<std::string, Shape> adapter_shapes(const ModelConfig& model,
   for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
     for (const LinearModule& module : linear_modules(model, layer)) {
       if (!adapters.adapts(module.name)) continue;
+      if (module.of_experts) {
+        add_expert_shapes(model, layer, module, shapes);
+        continue;
+      }
       const Shape& weight = weights.at(module.name + ".weight");
       const std::int64_t out = weight[model.weights_in_out() ? 1 : 0],
                          in = weight[model.weights_in_out() ? 0 : 1];
@@ -121,27 +165,82 @@ std::map<std::string, Shape> adapter_shapes(const ModelConfig& model,
   return shapes;
 }
 
-void check_adapter(const std::filesystem::path& folder,
+void check_adapter(const std::filesystem::path& folder, const ModelConfig& model,
                    const std::map<std::string, Shape>& wanted) {
   const AdapterFile adapter(folder);
+  const std::map<std::string, Shape> shapes = shapes_in_file(model, wanted);
   std::set<std::string> names;
-  for (const auto& [name, shape] : wanted) names.insert(name);
+  for (const auto& [name, shape] : shapes) names.insert(name);
   check_names(adapter, names);
-  for (const auto& [name, shape] : wanted) (void)checked(adapter, name, shape);
+  for (const auto& [name, shape] : shapes) (void)checked(adapter, name, shape);
 }
 
-void import_adapter(const std::filesystem::path& folder, State& state, Communicator& world) {
-  const std::set<std::string> wanted = union_of_names(names_of(state), world);
+namespace {
+
+/// Of what a file has together each tensor is read once.
+class PartReads {
+ public:
+  PartReads(const AdapterFile& adapter, const ModelConfig& model)
+      : adapter_(adapter), parts_(expert_adapter_parts(model)) {}
+
+  /// Whether it is a part of another.
+  bool add(const std::string& name, const StateTensor& tensor) {
+    const auto part = parts_.find(name);
+    if (part == parts_.end()) return false;
+    together_[part->second.stored].push_back({&part->second, &tensor});
+    return true;
+  }
+  void run() const {
+    std::vector<float> values;
+    for (const auto& [stored, parts] : together_) {
+      const Shape shape = parts[0].part->stored_shape(parts[0].tensor->global_shape);
+      values.resize(static_cast<std::size_t>(shape.count()));
+      adapter_.file().read_fp32(checked(adapter_, stored, shape), whole(shape), values.data());
+      for (const auto& [part, tensor] : parts)
+        part->take(tensor->global_shape, values.data(), tensor->box,
+                   reinterpret_cast<float*>(tensor->data));
+    }
+  }
+
+ private:
+  struct Read {
+    const ExpertAdapterPart* part;
+    const StateTensor* tensor;
+  };
+  const AdapterFile& adapter_;
+  const std::map<std::string, ExpertAdapterPart> parts_;
+  std::map<std::string, std::vector<Read>> together_;
+};
+
+std::set<std::string> names_in_file(const ModelConfig& model, const State& state) {
+  std::map<std::string, Shape> shapes;
+  const std::vector<std::string> names = names_of(state);
+  for (std::size_t i = 0; i < names.size(); ++i)
+    shapes.emplace(names[i], state.tensors[i].global_shape);
+  std::set<std::string> stored;
+  for (const auto& [name, shape] : shapes_in_file(model, shapes)) stored.insert(name);
+  return stored;
+}
+
+}  // namespace
+
+void import_adapter(const std::filesystem::path& folder, const ModelConfig& model, State& state,
+                    Communicator& world) {
+  const std::set<std::string> mine = names_in_file(model, state);
+  const std::set<std::string> wanted = union_of_names({mine.begin(), mine.end()}, world);
   run_together(world, [&] {
     const AdapterFile adapter(folder);
     check_names(adapter, wanted);
     SafetensorsReads reads;
+    PartReads parts(adapter, model);
     for (const StateTensor& tensor : state.tensors) {
       const std::string name = tensor.name.substr(kStatePrefix.size());
+      if (parts.add(name, tensor)) continue;
       reads.add(adapter.file(), checked(adapter, name, tensor.global_shape), tensor.box,
                 reinterpret_cast<float*>(tensor.data));
     }
     reads.run();
+    parts.run();
   });
 }
 
@@ -156,6 +255,7 @@ ExportResult export_adapter(const std::filesystem::path& checkpoint,
     const auto source = open_weights(checkpoint);
     if (!source->adapters())
       throw ConfigError("{}: holds a whole model, no adapters", checkpoint.string());
+    warn_of_mistaken_names(*source);
     const std::filesystem::path target = output_target(output);
     write_in_temporary_folder(target, [&](const std::filesystem::path& folder) {
       write_adapter(*source, folder, options, result);

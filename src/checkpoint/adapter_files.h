@@ -5,7 +5,7 @@
 //   model.layers.0.self_attn.q_proj.lora_B.weight          B [out, rank]
 //   model.layers.0.self_attn.q_proj.lora_magnitude_vector  m [out], of DoRA
 // stands under "base_model.model." + its name. Both are oriented so for GPT-2 too, whose own
-// weights are [in, out].
+// weights are [in, out]. Those of experts stand together (expert_adapters.h).
 
 #include <filesystem>
 #include <map>
@@ -36,17 +36,20 @@ class AdapterFile {
 };
 
 /// The adapters' parameters of a model that has them (set_adapters): their names and shapes.
-/// `weights` has the shapes of the model's own.
+/// `weights` has the shapes of the model's own linear products.
 std::map<std::string, Shape> adapter_shapes(const ModelConfig& model,
                                             const std::map<std::string, Shape>& weights);
 
-/// Throws DataError where the folder's tensors are not those `wanted`, by names and shapes.
-void check_adapter(const std::filesystem::path& folder, const std::map<std::string, Shape>& wanted);
+/// Throws DataError where the folder's tensors are not those of the parameters `wanted`, by names
+/// and shapes. `model` has the adapters.
+void check_adapter(const std::filesystem::path& folder, const ModelConfig& model,
+                   const std::map<std::string, Shape>& wanted);
 
 /// Fills every tensor of `state` ("parameters/NAME", fp32) with its box of the folder's. Throws
 /// DataError on every rank: tensors missing or left over (all ranks' names together), other shapes.
-/// What adapter_config.json says is not looked at. Collective.
-void import_adapter(const std::filesystem::path& folder, State& state, Communicator& world);
+/// `model` has the adapters; what adapter_config.json says is not looked at. Collective.
+void import_adapter(const std::filesystem::path& folder, const ModelConfig& model, State& state,
+                    Communicator& world);
 
 /// Writes a checkpoint of adapters as such a folder, by rank 0, on the terms of export_checkpoint.
 /// fp32 where options.dtype names no other. Throws ConfigError where it holds a whole model.

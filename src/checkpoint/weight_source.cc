@@ -8,10 +8,12 @@
 #include "checkpoint/adapter_files.h"
 #include "checkpoint/boxes.h"
 #include "checkpoint/companion_files.h"
+#include "checkpoint/expert_adapters.h"
 #include "checkpoint/export_files.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors.h"
+#include "config/adapters.h"
 #include "config/model_parse.h"
 
 namespace trireme {
@@ -35,9 +37,18 @@ class CheckpointSource : public WeightSource {
     }
     if (weights_.empty()) throw DataError("{}: holds no parameters", path.string());
     adapters_ = adapters_of(manifest_, (path / kManifestName).string());
+    if (adapters_) join_experts();
   }
   void read(const std::string& name, std::span<std::byte> out) const override {
-    reader_.read(*manifest_.find(std::string(kStatePrefix) + name), out.data());
+    const auto parts = together_.find(name);
+    if (parts == together_.end())
+      return reader_.read(*manifest_.find(std::string(kStatePrefix) + name), out.data());
+    std::vector<float> values;
+    for (const Part& part : parts->second) {
+      values.resize(static_cast<std::size_t>(part.tensor->shape.count()));
+      reader_.read(*part.tensor, reinterpret_cast<std::byte*>(values.data()));
+      part.place.put(part.tensor->shape, values.data(), reinterpret_cast<float*>(out.data()));
+    }
   }
   void write_files(const std::filesystem::path& folder, bool bf16) const override {
     if (!adapters_)
@@ -48,8 +59,29 @@ class CheckpointSource : public WeightSource {
   [[nodiscard]] Json model_keys() const override { return manifest_.model; }
 
  private:
+  struct Part {
+    const ManifestTensor* tensor;
+    ExpertAdapterPart place;
+  };
+  /// Adapters of a layer's experts are one tensor, as in files of peft's.
+  void join_experts() {
+    const auto& targets = adapters_->lora.targets;
+    if (std::none_of(targets.begin(), targets.end(), names_experts)) return;
+    const ModelConfig model = with_adapters(required_model(), adapters_->lora, path_.string());
+    for (auto& [name, place] : expert_adapter_parts(model)) {
+      const ManifestTensor* tensor = manifest_.find(std::string(kStatePrefix) + name);
+      if (tensor == nullptr || tensor->dtype != DType::kF32)
+        throw DataError("{}: {} is not there in fp32", path_.string(), name);
+      weights_.erase(name);
+      const Shape shape = place.stored_shape(tensor->shape);
+      weights_[place.stored] = {"F32", {shape.sizes().begin(), shape.sizes().end()}};
+      together_[place.stored].push_back({tensor, place});
+    }
+  }
+
   Manifest manifest_;
   mutable TensorReader reader_;  // remembers the indices that it has read
+  std::map<std::string, std::vector<Part>> together_;
 };
 
 class FolderSource : public WeightSource {

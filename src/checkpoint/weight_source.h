@@ -23,8 +23,8 @@ struct StoredWeight {
   [[nodiscard]] std::string text() const;  ///< "F32 [2, 3]"
 };
 
-/// By the names of parameters; those of experts that a file has in one tensor by the file's. All
-/// throw DataError.
+/// By the names of parameters; those of experts that a file has in one tensor, and all adapters of
+/// experts (expert_adapters.h), by the file's. All throw DataError.
 class WeightSource {
  public:
   explicit WeightSource(std::filesystem::path path) : path_(std::move(path)) {}

@@ -19,6 +19,10 @@ bool ends_in(std::string_view module, std::string_view target) {
   return module.size() == target.size() || module[module.size() - target.size() - 1] == '.';
 }
 
+bool is_named_by(std::string_view module, std::string_view target) {
+  return ends_in(module, target) && names_experts(module) == names_experts(target);
+}
+
 /// What each layer's products are called: "q_proj", in order.
 std::vector<std::string> short_names(const ModelConfig& config) {
   std::vector<std::string> names;
@@ -26,6 +30,7 @@ std::vector<std::string> short_names(const ModelConfig& config) {
   for (std::int64_t layer = 0; layer < config.layer_count(); ++layer) {
     for (const LinearModule& module : linear_modules(config, layer)) {
       std::string name = module.name.substr(module.name.rfind('.') + 1);
+      if (module.of_experts) name = "experts." + name;
       if (known.insert(name).second) names.push_back(std::move(name));
     }
   }
@@ -35,17 +40,34 @@ std::vector<std::string> short_names(const ModelConfig& config) {
 bool is_target(const ModelConfig& config, const std::string& target) {
   for (std::int64_t layer = 0; layer < config.layer_count(); ++layer) {
     for (const LinearModule& module : linear_modules(config, layer))
-      if (ends_in(module.name, target)) return true;
+      if (is_named_by(module.name, target)) return true;
   }
   return false;
 }
 
 }  // namespace
 
+bool names_experts(std::string_view name) {
+  constexpr std::string_view kExperts = "experts.";
+  return name.starts_with(kExperts) || name.find(".experts.") != std::string_view::npos;
+}
+
+std::string expert_adapter_name(std::string_view module, std::int64_t expert, char factor) {
+  const std::size_t name = module.rfind('.') + 1;
+  return fmt::format("{}{}.{}.lora_{}.weight", module.substr(0, name), expert, module.substr(name),
+                     factor);
+}
+
+bool adapts_experts(const ModelConfig& model) {
+  return std::any_of(model.layers.begin(), model.layers.end(), [](const LayerConfig& layer) {
+    return layer.adapters.experts_in + layer.adapters.experts_out > 0;
+  });
+}
+
 bool AdapterConfig::adapts(std::string_view module) const {
-  return targets.empty() || std::any_of(targets.begin(), targets.end(), [&](const auto& target) {
-           return ends_in(module, target);
-         });
+  if (targets.empty()) return !names_experts(module);
+  return std::any_of(targets.begin(), targets.end(),
+                     [&](const auto& target) { return is_named_by(module, target); });
 }
 
 double RunConfig::Lora::scale() const {
@@ -60,7 +82,8 @@ std::vector<LinearModule> linear_modules(const ModelConfig& config, std::int64_t
   const std::string prefix = fmt::format("{}{}.", gpt2 ? "transformer.h." : "model.layers.", layer);
   std::vector<LinearModule> modules;
   const auto add = [&](const std::string& branch, const char* name, std::int64_t Ranks::*place) {
-    modules.push_back({fmt::format("{}{}{}", prefix, branch, name), place});
+    const std::string full = fmt::format("{}{}{}", prefix, branch, name);
+    modules.push_back({full, place, names_experts(full)});
   };
   if (gpt2) {
     add("attn.", "c_attn", &Ranks::attention_in);
@@ -80,6 +103,10 @@ std::vector<LinearModule> linear_modules(const ModelConfig& config, std::int64_t
       add(attention, name, &Ranks::attention_in);
   }
   add(attention, "o_proj", &Ranks::attention_out);
+  if (of.experts) {
+    add("mlp.experts.", "gate_up_proj", &Ranks::experts_in);
+    add("mlp.experts.", "down_proj", &Ranks::experts_out);
+  }
   if (of.mlp.ffn == 0) return modules;
   std::string mlp = "mlp.";
   if (of.experts) mlp += config.family == Family::kQwen2Moe ? "shared_expert." : "shared_experts.";
@@ -117,6 +144,13 @@ void take_adapters(RunConfig& config, std::vector<Problem>& problems) {
   }
   set_adapters(config.model, {*lora.rank, lora.scale(), lora.dora, lora.targets, lora.dropout,
                               stream_key(config.run.seed, "lora.dropout")});
+  if (!adapts_experts(config.model)) return;
+  const auto refuse = [&](const char* path, Json value, const char* legal) {
+    problems.push_back({path, shown(value), legal, "", "peft has none beside experts"});
+  };
+  if (lora.dora) refuse("lora.dora", Json(true), "false, or lora.targets without experts");
+  if (lora.dropout > 0)
+    refuse("lora.dropout", Json(lora.dropout), "0, or lora.targets without experts");
 }
 
 }  // namespace trireme

@@ -168,9 +168,10 @@ struct AdapterConfig {
   std::int64_t rank = 0;
   double scale = 1;
   bool magnitudes = false;
-  std::vector<std::string> targets;  ///< ends of modules' names; empty: every product
-  double dropout = 0;                ///< in training, the share of x that A reads as 0
-  std::uint64_t dropout_key = 0;     ///< of its choice
+  /// Ends of modules' names; empty: every product but experts', which one with "experts." names.
+  std::vector<std::string> targets;
+  double dropout = 0;             ///< in training, the share of x that A reads as 0
+  std::uint64_t dropout_key = 0;  ///< of its choice
 
   /// `module`: "model.layers.0.self_attn.q_proj".
   [[nodiscard]] bool adapts(std::string_view module) const;
@@ -180,6 +181,7 @@ struct AdapterConfig {
 /// Of each product of a layer, the sum of the ranks of the adapters beside it (config/adapters.h).
 struct AdapterRanks {
   std::int64_t attention_in = 0, q_up = 0, kv_up = 0, attention_out = 0, mlp_in = 0, mlp_out = 0;
+  std::int64_t experts_in = 0, experts_out = 0;  ///< of each expert
   friend bool operator==(const AdapterRanks&, const AdapterRanks&) = default;
 };
 

@@ -7,6 +7,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/magnitude/magnitude.h"
 #include "kernels/projection_norm/projection_norm.h"
+#include "model/expert_adapters.h"
 #include "model/layer_products.h"
 
 namespace trireme {
@@ -154,6 +155,7 @@ AdapterScratch lay_out_adapters(ArenaCursor& arena, const LayerShape& layer, boo
       if (magnitudes) lengths.take(type, {length_rows(of.out) * of.in});
     bytes = std::max({bytes, input.bytes(), weight.bytes(), lengths.bytes(), kept.bytes()});
   }
+  bytes = std::max(bytes, static_cast<std::size_t>(expert_adapter_bytes(layer)));
   if (bytes == 0) return {};
   return {arena.take(DType::kF8E4M3, {static_cast<std::int64_t>(bytes)})};
 }

@@ -79,7 +79,7 @@ ConstTensorView widened(Context& context, const ExpertMatrices& weights, TensorV
 }  // namespace
 
 ExpertMatrices weights_of(const ParamStore::Lease& lease, const ExpertLinearParams& params) {
-  const std::int64_t experts = (params.weight.last - params.weight.first + 1) / params.each;
+  const std::int64_t experts = params.experts();
   ExpertMatrices matrices;
   if (params.fp8) {
     matrices.fp8 = &params;
@@ -133,7 +133,7 @@ void ExpertProducts::backward_input(TensorView dx_RK, ConstTensorView dy_RN,
 void ExpertProducts::backward_weight(const Gradients::Product& gradient,
                                      const ExpertLinearParams& params, ConstTensorView dy_RN,
                                      ConstTensorView x_RK) const {
-  const std::int64_t experts = (params.weight.last - params.weight.first + 1) / params.each;
+  const std::int64_t experts = params.experts();
   const TensorView c_GMN = gradient.gradient.reshape(
       {experts, gradient.gradient.shape[0] / experts, gradient.gradient.shape[1]});
   const char* const use = params.each == 1 ? "experts_out_dw" : "experts_in_dw";

@@ -61,6 +61,8 @@ ExpertsWeights weights_of(const ParamStore::Lease& lease, const ExpertsParams& p
   if (params.bias != kNoParam) weights.bias_E = lease.weight(params.bias);
   weights.in = weights_of(lease, params.in);
   weights.out = weights_of(lease, params.out);
+  weights.in_adapter = weights_of(lease, params.in.adapter, params.in.experts());
+  weights.out_adapter = weights_of(lease, params.out.adapter, params.out.experts());
   return weights;
 }
 
@@ -192,6 +194,11 @@ ExpertProducts products_of(const LayerPass& pass, const ExpertsActivations& acts
   return {pass, {acts.begins, tokens.sources}};
 }
 
+ExpertAdapterProducts adapters_of(const ExpertProducts& products, const ExpertTokens& tokens,
+                                  const ExpertsActivations& acts) {
+  return {products.pass, products.table, std::min(tokens.slot_row.count(), acts.row_slot.shape[0])};
+}
+
 WeightedGlu glu_of(const LayerPass& pass, const ExpertsWeights& weights,
                    const ExpertsActivations& acts, const ExpertTokens& tokens) {
   const ExpertsConfig& experts = *pass.config.experts;
@@ -244,7 +251,11 @@ void ExpertsForward::first_product(ConstTensorView n_TC) {
   x_.wait();
   const TensorView& rows = pass_.experts->scratch.rows_RC;
   gather_rows(context, rows, tokens.x_TC, acts_.row_slot, acts_.begins, k);
-  products_of(pass_, acts_, tokens).forward(acts_.in_RX, rows, weights_.in, "experts_in");
+  const ExpertProducts products = products_of(pass_, acts_, tokens);
+  products.forward(acts_.in_RX, rows, weights_.in, "experts_in");
+  if (weights_.in_adapter.given())
+    adapters_of(products, tokens, acts_)
+        .forward(acts_.in_RX, acts_.in_us_RA, rows, weights_.in_adapter);
   weights_under_way_.wait();
 }
 
@@ -253,8 +264,11 @@ void ExpertsForward::last_product() {
   const ExpertsScratch& scratch = pass_.experts->scratch;
   const ExpertTokens tokens = tokens_of(pass_, acts_, acts_.x_RC);
   weighted_glu_forward(context, scratch.h_RF, glu_of(pass_, weights_, acts_, tokens));
-  products_of(pass_, acts_, tokens)
-      .forward(scratch.rows_RC, scratch.h_RF, weights_.out, "experts_out");
+  const ExpertProducts products = products_of(pass_, acts_, tokens);
+  products.forward(scratch.rows_RC, scratch.h_RF, weights_.out, "experts_out");
+  if (weights_.out_adapter.given())
+    adapters_of(products, tokens, acts_)
+        .forward(scratch.rows_RC, acts_.out_us_RA, scratch.h_RF, weights_.out_adapter);
   if (adds_bias(pass_))
     expert_bias_forward(context, scratch.rows_RC, bias_of(weights_, acts_, tokens));
   home_ = start_home(pass_, acts_, scratch.rows_RC, scratch.home_rows);
@@ -287,7 +301,10 @@ ExpertsBackward::GoingHome ExpertsBackward::products(const ExpertsWeights& weigh
   const ExpertTokens tokens = tokens_of(pass, acts, left.dy_RC, home_rows(pass, dy_TC));
   gather_rows(context, scratch.rows_RC, tokens.x_TC, acts.row_slot, acts.begins, k);
   const ExpertProducts products = products_of(pass, acts, tokens);
+  const ExpertAdapterProducts adapters = adapters_of(products, tokens, acts);
   products.backward_input(left.h_RF, scratch.rows_RC, weights.out, "experts_out_dx");
+  if (weights.out_adapter.given())
+    adapters.backward_input(left.h_RF, left.out_du_RA, scratch.rows_RC, weights.out_adapter);
   weighted_glu_backward(context, left.din_RX, scratch.dweights_R, left.h_RF, left.h_RF,
                         glu_of(pass, weights, acts, tokens));
   if (adds_bias(pass))
@@ -301,6 +318,8 @@ ExpertsBackward::GoingHome ExpertsBackward::products(const ExpertsWeights& weigh
       start_home(pass, acts, scratch.dweights_R.reshape({scratch.dweights_R.count(), 1}),
                  scratch.home_dweights);
   products.backward_input(scratch.rows_RC, left.din_RX, weights.in, "experts_in_dx");
+  if (weights.in_adapter.given())
+    adapters.backward_input(scratch.rows_RC, left.in_du_RA, left.din_RX, weights.in_adapter);
   under_way.rows = start_home(pass, acts, scratch.rows_RC, scratch.home_rows);
   return under_way;
 }
@@ -354,15 +373,22 @@ void ExpertsBackward::weight(ConstTensorView n_TC, ConstTensorView dy_TC) const 
   const ConstTensorView n = home_rows(pass, n_TC), dy = home_rows(pass, dy_TC);
   linear_backward_weight(context, gradients_of(sink, params.router),
                          first(ConstTensorView(left.dlogits_SE), n.shape[0]), n);
-  const auto gathered = [&](const ExpertTokens& tokens) {
+  // Of what is trained; the tokens' rows are one of the operands.
+  const auto product = [&](const ExpertLinearParams& of, const ExpertTokens& tokens,
+                           const ExpertAdapterProducts::Operands& operands) {
+    const Gradients::Product gradient = sink.product(of.weight);
+    if (!gradient.gradient.given() && !of.adapter.given()) return;
     gather_rows(context, rows, tokens.x_TC, acts.row_slot, acts.begins, k);
-    return products_of(pass, acts, tokens);
+    const ExpertProducts products = products_of(pass, acts, tokens);
+    if (gradient.gradient.given())
+      products.backward_weight(gradient, of, operands.dy_RN, operands.x_RK);
+    if (of.adapter.given())
+      adapters_of(products, tokens, acts).backward_weight(sink, of.adapter, operands);
   };
-  if (const Gradients::Product in = sink.product(params.in.weight); in.gradient.given())
-    gathered(tokens_of(pass, acts, acts.x_RC, n)).backward_weight(in, params.in, left.din_RX, rows);
-  if (const Gradients::Product out = sink.product(params.out.weight); out.gradient.given())
-    gathered(tokens_of(pass, acts, left.dy_RC, dy))
-        .backward_weight(out, params.out, rows, left.h_RF);
+  product(params.in, tokens_of(pass, acts, acts.x_RC, n),
+          {left.din_RX, rows, acts.in_us_RA, left.in_du_RA});
+  product(params.out, tokens_of(pass, acts, left.dy_RC, dy),
+          {rows, left.h_RF, acts.out_us_RA, left.out_du_RA});
   if (params.in.bias.given()) bias_gradients(tokens_of(pass, acts, left.dy_RC, dy).sources);
 }
 

@@ -17,6 +17,7 @@
 #include "kernels/glu/glu_gate.h"
 #include "kernels/router/router.h"
 #include "model/branch.h"
+#include "model/expert_adapters.h"
 #include "model/expert_products.h"
 #include "parallel/expert_axis.h"
 
@@ -26,6 +27,7 @@ struct ExpertsWeights {
   LinearWeights router, shared_gate;
   ConstTensorView bias_E;
   ExpertMatrices in, out;  ///< [G, 2F, C], [G, C, F]: the G experts of this rank
+  ExpertAdapters in_adapter, out_adapter;
 };
 ExpertsWeights weights_of(const ParamStore::Lease& lease, const ExpertsParams& params);
 
@@ -39,6 +41,7 @@ struct ExpertsActivations {
   TensorView x_RC, chosen_Rk, weights_Rk;  ///< received tokens, where they travel
   TensorView begins, row_slot, slot_row;   ///< the table of rows (kernels/expert_rows)
   TensorView in_RX;                        ///< of the first product
+  TensorView in_us_RA, out_us_RA;          ///< of adapters
   std::shared_ptr<ExpertRoute> route;
 
   /// `visit(size, recomputed, view...)` of each, for the same of every `of`.
@@ -70,6 +73,11 @@ struct ExpertsActivations {
     }
     take(DType::kI32, {received, k}, of.slot_row...);
     take(shape.compute, {rows, 2 * experts.ffn}, of.in_RX...);
+    const AdapterRanks& ranks = shape.config.adapters;
+    if (ranks.experts_in > 0)
+      visit(expert_adapter_rows(shape, ranks.experts_in), false, of.in_us_RA...);
+    if (ranks.experts_out > 0)
+      visit(expert_adapter_rows(shape, ranks.experts_out), false, of.out_us_RA...);
     each_of_weight(
         shape, [&](const TensorSize& size, auto&... view) { visit(size, full, view...); }, of...);
   }
@@ -91,7 +99,8 @@ struct ExpertsGradients {
   TensorView dgate_T, dgate_logits_T1;  ///< of the shared MLP's gate; f32, and for the product
   TensorView dy_RC;                     ///< of received tokens, where they travel
   TensorView din_RX, h_RF;
-  TensorView factors_R1;  ///< the rows' weights, for the gradient of biases
+  TensorView factors_R1;           ///< the rows' weights, for the gradient of biases
+  TensorView in_du_RA, out_du_RA;  ///< of adapters
 
   template <class Own>
   static void each(const LayerShape& shape, const Own& own, ExpertsGradients& of) {
@@ -107,6 +116,9 @@ struct ExpertsGradients {
     own({shape.compute, {shape.expert_rows(), 2 * experts.ffn}}, of.din_RX);
     own({shape.compute, {shape.expert_rows(), experts.ffn}}, of.h_RF);
     if (experts.biased) own({shape.compute, {shape.expert_rows(), 1}}, of.factors_R1);
+    const AdapterRanks& ranks = shape.config.adapters;
+    if (ranks.experts_in > 0) own(expert_adapter_rows(shape, ranks.experts_in), of.in_du_RA);
+    if (ranks.experts_out > 0) own(expert_adapter_rows(shape, ranks.experts_out), of.out_du_RA);
   }
 };
 

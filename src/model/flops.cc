@@ -10,7 +10,8 @@ ParameterCount count_parameters(const ModelConfig& config, const ModelParams& pa
   const ChunkParams& whole = params.chunks.front();
   const int first_layer = params.block_of(whole.blocks.front().attention.in.weight.first);
   ParameterCount count;
-  std::vector<std::int64_t> of_experts(config.layers.size(), 0), biases = of_experts;
+  std::vector<std::int64_t> of_experts(config.layers.size(), 0), biases = of_experts,
+                                                                 frozen = of_experts;
   for (const ParamMeta& meta : params.metas) {
     if (meta.shares != kNoParam) continue;
     const std::int64_t elements = meta.shape.count();
@@ -20,6 +21,7 @@ ParameterCount count_parameters(const ModelConfig& config, const ModelParams& pa
       const auto layer = static_cast<std::size_t>(meta.block - first_layer);
       of_experts.at(layer) += elements;
       if (meta.shape.rank() == 1) biases.at(layer) += elements;
+      if (meta.shape.rank() == 2 && !meta.trainable) frozen.at(layer) += elements;
       continue;
     }
     count.active += elements;
@@ -36,7 +38,7 @@ ParameterCount count_parameters(const ModelConfig& config, const ModelParams& pa
     count.active += one * experts->chosen;
     const std::int64_t chosen = (one - biases[i] / experts->count) * experts->chosen;
     count.multiplying += chosen;
-    if (config.adapters) count.frozen_multiplying += chosen;
+    count.frozen_multiplying += frozen[i] / experts->count * experts->chosen;
   }
   return count;
 }

@@ -29,7 +29,8 @@ LayerConfig largest_layer(const ModelConfig& config) {
     if (layer.experts) largest.experts = layer.experts;
     for (std::int64_t AdapterRanks::*const rank :
          {&AdapterRanks::attention_in, &AdapterRanks::q_up, &AdapterRanks::kv_up,
-          &AdapterRanks::attention_out, &AdapterRanks::mlp_in, &AdapterRanks::mlp_out})
+          &AdapterRanks::attention_out, &AdapterRanks::mlp_in, &AdapterRanks::mlp_out,
+          &AdapterRanks::experts_in, &AdapterRanks::experts_out})
       largest.adapters.*rank = std::max(largest.adapters.*rank, layer.adapters.*rank);
   }
   return largest;

@@ -5,7 +5,6 @@
 
 #include "base/random.h"
 #include "config/adapters.h"
-#include "store/quantized_layout.h"
 
 namespace trireme {
 
@@ -50,6 +49,13 @@ class Table {
   /// input's or the output's columns are sharded on the tensor axis; what is not has no units.
   LinearParams linear(const std::string& prefix, const std::vector<Part>& parts, const Columns& in,
                       bool bias, float std_scale = 1) {
+    LinearParams linear = unadapted(prefix, parts, in, bias, std_scale);
+    if (config_.adapters) add_adapters(prefix, parts, in, linear);
+    return linear;
+  }
+
+  LinearParams unadapted(const std::string& prefix, const std::vector<Part>& parts,
+                         const Columns& in, bool bias, float std_scale = 1) {
     LinearParams linear;
     linear.in_out = config_.weights_in_out();
     ParamInit init = normal_init();
@@ -68,7 +74,6 @@ class Table {
       fuse = Fuse::kWithPrevious;
     }
     if (bias) add_biases(prefix, parts, linear);
-    if (config_.adapters) add_adapters(prefix, parts, in, linear);
     return linear;
   }
 
@@ -171,10 +176,7 @@ class Table {
   /// Of all experts. Fused by expert, up to each rank's.
   void experts(std::int64_t layer, const ExpertNames& names, ExpertsParams& to) {
     const ExpertsConfig& config = *config_.layer(layer).experts;
-    const ExpertPlaces places = experts_.places != nullptr
-                                    ? (*experts_.places)[static_cast<std::size_t>(layer)]
-                                    : ExpertPlaces(config.count, experts_.expert.extent);
-    const std::vector<std::int32_t> here = places.experts_of(experts_.expert.index);
+    const std::vector<std::int32_t> here = experts_here(layer);
     const CutSegment ffn{config.ffn, config.ffn};
     to.in.each = 2;
     constexpr int kWhole = -1;
@@ -206,6 +208,43 @@ class Table {
     for (const std::int32_t expert : here)
       add_one(bias(expert, 2), {config_.hidden}, kWhole, to.out.bias);
   }
+
+  /// Beside the products of experts, by `prefix` "model.layers.0.mlp.experts.". The tensor axis of
+  /// their view cuts B of gate and up, or A of down; the other's gradient is a sum over it.
+  void expert_adapters(std::int64_t layer, const std::string& prefix, ExpertsParams& to) {
+    if (!config_.adapters) return;
+    const CutSegment ffn{config_.layer(layer).experts->ffn, config_.layer(layer).experts->ffn};
+    const Columns in = hidden(), cut = {ffn};
+    expert_adapters(layer, prefix + "gate_up_proj", in, {ffn, ffn}, to.in.adapter);
+    expert_adapters(layer, prefix + "down_proj", cut, in, to.out.adapter);
+  }
+  void expert_adapters(std::int64_t layer, const std::string& module, const Columns& in,
+                       const Columns& out, ExpertAdapterParams& to) {
+    const AdapterConfig& config = *config_.adapters;
+    if (!config.adapts(module)) return;
+    const auto bound = static_cast<float>(1 / std::sqrt(static_cast<double>(size_of(in))));
+    to.scale = static_cast<float>(config.scale);
+    for (const char factor : {'A', 'B'}) {
+      ParamRange& range = factor == 'A' ? to.a : to.b;
+      const Columns &mine = factor == 'A' ? in : out, &other = factor == 'A' ? out : in;
+      for (const std::int32_t expert : experts_here(layer)) {
+        const std::int64_t size = size_of(mine);
+        const ParamIndex index = add(
+            expert_adapter_name(module, expert, factor),
+            factor == 'A' ? Shape{config.rank, size} : Shape{size, config.rank},
+            factor == 'A' ? ParamInit{InitKind::kUniform, bound} : ParamInit{InitKind::kZeros, 0},
+            range.given() ? Fuse::kWithPrevious : Fuse::kNo);
+        ParamMeta& meta = params.metas[static_cast<std::size_t>(index)];
+        meta.set_by_product = true;
+        meta.view = MeshView::kExpert;
+        if (is_cut(mine)) meta.cut = {factor == 'A' ? 1 : 0, mine};
+        if (is_cut(other)) meta.partial = TensorPartial::kWithHeads;
+        adapters_.insert(index);
+        if (!range.given()) range.first = index;
+        range.last = index;
+      }
+    }
+  }
   /// Of the experts' choice: no gradient moves it (train/router_bias.h).
   ParamIndex choice_bias(const std::string& name, std::int64_t experts) {
     const ParamIndex index = add(name, {experts}, {InitKind::kZeros, 0});
@@ -215,7 +254,7 @@ class Table {
   }
   /// Of tokens that ranks of the tensor axis have shares of.
   LinearParams of_own_tokens(const std::string& name, std::int64_t out, bool bias = false) {
-    const LinearParams linear = this->linear("", {{name.c_str(), {{out, 0}}}}, hidden(), bias);
+    const LinearParams linear = unadapted("", {{name.c_str(), {{out, 0}}}}, hidden(), bias);
     params.metas[linear.weight.first].partial = TensorPartial::kWithHeads;
     if (!bias) return linear;
     params.metas[linear.bias.first].partial = TensorPartial::kWithHeads;
@@ -259,6 +298,14 @@ class Table {
  private:
   [[nodiscard]] ParamInit normal_init() const {
     return {InitKind::kNormal, static_cast<float>(config_.init_std)};
+  }
+  /// Those of a layer that this rank has.
+  [[nodiscard]] std::vector<std::int32_t> experts_here(std::int64_t layer) const {
+    const std::int64_t count = config_.layer(layer).experts->count;
+    const ExpertPlaces places = experts_.places != nullptr
+                                    ? (*experts_.places)[static_cast<std::size_t>(layer)]
+                                    : ExpertPlaces(count, experts_.expert.extent);
+    return places.experts_of(experts_.expert.index);
   }
   static bool is_cut(const Columns& columns) { return columns.front().units > 0; }
   static std::int64_t size_of(const Columns& columns) {
@@ -307,6 +354,7 @@ void declare_experts(Table& table, const ModelConfig& config, std::int64_t layer
   if (experts.shared_gate)
     block.experts.shared_gate = table.of_own_tokens(branch + "shared_expert_gate", 1);
   table.experts(layer, expert_names(branch + "experts.", config.family), block.experts);
+  table.expert_adapters(layer, prefix + "mlp.experts.", block.experts);
 }
 
 /// Up to heads; the first product and the norms see residual rows.
@@ -498,72 +546,6 @@ ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange
 ModelParams declare_params(const ModelConfig& config) {
   const ChunkRange whole = whole_model(config);
   return declare_params(config, {&whole, 1});
-}
-
-namespace {
-
-/// The matrix of a product.
-Fp8Columns declare_fp8(std::vector<ParamMeta>& metas, ParamRange matrix, bool in_out,
-                       std::int64_t block, AxisRank tensor) {
-  Fp8Columns columns;
-  for (ParamIndex i = matrix.first; i <= matrix.last; ++i) {
-    ParamMeta& meta = metas[static_cast<std::size_t>(i)];
-    meta.fp8 = Fp8Copy{block, i == matrix.first};
-    const QuantizedDims dims = quantized_dims(meta, tensor, block);
-    const ScaleDim &in = in_out ? dims.rows : dims.columns,
-                   &out = in_out ? dims.columns : dims.rows;
-    const bool in_is_cut = meta.cut.given() && meta.cut.dim == (in_out ? 0 : 1);
-    (in_is_cut ? columns.in_cut : columns.out_cut)
-        .segments.insert((in_is_cut ? columns.in_cut : columns.out_cut).segments.end(),
-                         meta.cut.segments.begin(), meta.cut.segments.end());
-    columns.in = in;
-    for (const ScaleDim::Part& part : out.given_parts()) columns.out.add(part);
-  }
-  return columns;
-}
-
-void declare_fp8(std::vector<ParamMeta>& metas, ExpertLinearParams& linear, std::int64_t block,
-                 AxisRank tensor) {
-  for (ParamIndex i = linear.weight.first; i <= linear.weight.last; i += linear.each)
-    linear.fp8 = declare_fp8(metas, {i, i + linear.each - 1}, false, block, tensor);
-}
-
-}  // namespace
-
-void declare_fp8(ModelParams& params, const ModelConfig& config, const Fp8Precision& precision,
-                 AxisRank tensor, AxisRank expert_tensor) {
-  const std::int64_t block = fp8_block(precision.recipe);
-  for (ChunkParams& chunk : params.chunks) {
-    std::int64_t layer = chunk.range.first_layer;
-    for (BlockParams& of : chunk.blocks) {
-      const bool here = layer >= precision.bf16_layers[0] &&
-                        layer < config.layer_count() - precision.bf16_layers[1];
-      ++layer;
-      if (!here) continue;
-      BlockParams::each_linear(of, [&](LinearParams& linear) {
-        if (!linear.weight.given()) return;
-        linear.fp8 = declare_fp8(params.metas, linear.weight, linear.in_out, block, tensor);
-      });
-      if (!of.experts.in.weight.given()) continue;
-      declare_fp8(params.metas, of.experts.in, block, expert_tensor);
-      declare_fp8(params.metas, of.experts.out, block, expert_tensor);
-    }
-  }
-}
-
-void declare_nf4(ModelParams& params) {
-  for (ChunkParams& chunk : params.chunks) {
-    for (BlockParams& block : chunk.blocks) {
-      BlockParams::each_linear(block, [&](LinearParams& linear) {
-        for (ParamIndex i = linear.weight.first; linear.weight.given() && i <= linear.weight.last;
-             ++i) {
-          ParamMeta& meta = params.metas[static_cast<std::size_t>(i)];
-          expect(meta.base && !meta.fp8, "{} cannot be in NF4", meta.name);
-          meta.nf4 = linear.nf4 = true;
-        }
-      });
-    }
-  }
 }
 
 ModelConfig config_of_rank(const ModelConfig& config, AxisRank rank, AxisRank expert_tensor) {

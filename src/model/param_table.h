@@ -64,11 +64,20 @@ struct AttentionParams : BranchParams {
 };
 /// in: rows gate, up; GPT-2: c_fc.
 using MlpParams = BranchParams;
+/// The adapters beside a product of each of a rank's experts: A [rank, in] of all lie together, and
+/// B [out, rank], whose rows are those of the product's `each` weights.
+struct ExpertAdapterParams {
+  ParamRange a, b;  ///< not given: no adapters
+  float scale = 1;
+  [[nodiscard]] bool given() const { return a.given(); }
+};
 /// A product of each of a rank's experts: one fused range of `each` parameters an expert.
 struct ExpertLinearParams {
   ParamRange weight, bias;  ///< bias: with ExpertsConfig::biased
   int each = 1;
   std::optional<Fp8Columns> fp8 = {};  ///< of one expert
+  ExpertAdapterParams adapter;
+  [[nodiscard]] std::int64_t experts() const { return (weight.last - weight.first + 1) / each; }
 };
 /// The experts of a layer that are on this rank, beside the MLP that all tokens share.
 struct ExpertsParams {
@@ -150,7 +159,8 @@ inline constexpr std::int64_t kVocabularyRowAlignment = 16;
 /// Of the experts a rank has those that `experts` names, by default all. With adapters
 /// (ModelConfig::adapters) these alone are trained: A uniform in +-1/sqrt(in), B 0, as peft draws
 /// them, magnitudes 0 (Stage::begin_magnitudes); named "MODULE.lora_A.weight",
-/// "MODULE.lora_B.weight", "MODULE.lora_magnitude_vector". All else is their base.
+/// "MODULE.lora_B.weight", "MODULE.lora_magnitude_vector"; of experts one after the other
+/// (expert_adapter_name). All else is their base.
 ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange> chunks,
                            const ExpertSet& experts = {});
 /// Of the whole model.

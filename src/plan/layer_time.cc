@@ -94,6 +94,9 @@ class PartTimes::Walk {
       if (product->ranks > 0)
         size.dense += real(product->ranks * product->k + parts_.model_.adapters->rank * product->n);
     }
+    if (!layer_.experts) return size;
+    for (const Product& product : {experts_in(), experts_out()})
+      size.experts += product.count * real(product.ranks * (product.k + product.n));
     return size;
   }
   [[nodiscard]] PartSize size() const {
@@ -152,12 +155,12 @@ class PartTimes::Walk {
     return fp8_ && other_ == nullptr ? ops_.memory(real(rows * columns) * (element_ + ways)) : 0;
   }
   /// y += (x A^T) B^T, from x [m, k] to y [m, n].
-  [[nodiscard]] double adapters_of(std::int64_t m, std::int64_t n, std::int64_t k,
-                                   std::int64_t ranks) const {
-    if (ranks == 0) return 0;
+  [[nodiscard]] double adapters_of(const Product& p) const {
+    if (p.ranks == 0) return 0;
     const DType type = layout_.compute;
-    return ops_.product({m, ranks, k, type, element_}) +
-           ops_.product({m, n, ranks, type, element_}) + ops_.memory(3 * real(m * n) * element_);
+    return ops_.product({p.m, p.ranks, p.k, type, element_, p.count}) +
+           ops_.product({p.m, p.n, p.ranks, type, element_, p.count}) +
+           ops_.memory(3 * p.count * real(p.m * p.n) * element_);
   }
   /// Of what an adapter beside `p` reads, or of its gradient there.
   [[nodiscard]] double dropout_of(const Product& p) const {
@@ -166,19 +169,19 @@ class PartTimes::Walk {
   }
   [[nodiscard]] double forward_of(const Product& p) const {
     return ops_.product({p.m, p.n, p.k, operands(), element_, p.count}) + quantised(p.m, p.k, 1) +
-           adapters_of(p.m, p.n, p.k, p.ranks) + dropout_of(p);
+           adapters_of(p) + dropout_of(p);
   }
   [[nodiscard]] double input_of(const Product& p) const {
     return ops_.product({p.m, p.k, p.n, operands(), element_, p.count}) + quantised(p.m, p.n, 2) +
-           adapters_of(p.m, p.k, p.n, p.ranks) + dropout_of(p);
+           adapters_of({p.m, p.k, p.n, p.count, p.ranks}) + dropout_of(p);
   }
   /// Into fp32 gradients, read and written.
   [[nodiscard]] double weight_of(const Product& p) const {
     if (parts_.model_.adapters) {
       if (p.ranks == 0) return 0;
       const DType type = layout_.compute;
-      return ops_.product({p.ranks, p.k, p.m, type, 8}) +
-             ops_.product({p.n, p.ranks, p.m, type, 8}) + dropout_of(p);
+      return ops_.product({p.ranks, p.k, p.m, type, 8, p.count}) +
+             ops_.product({p.n, p.ranks, p.m, type, 8, p.count}) + dropout_of(p);
     }
     return ops_.product({p.n, p.k, p.m, operands(), 8, p.count}) + quantised(p.m, p.k, 1);
   }
@@ -306,9 +309,16 @@ class PartTimes::Walk {
   [[nodiscard]] double expert_rows() const {
     return real(home_rows() * layer_.experts->chosen * layout_.expert_tensor);
   }
-  [[nodiscard]] Product expert_product(std::int64_t n, std::int64_t k) const {
+  [[nodiscard]] Product expert_product(std::int64_t n, std::int64_t k, std::int64_t ranks) const {
     const double here = experts_here();
-    return {std::max<std::int64_t>(1, static_cast<std::int64_t>(expert_rows() / here)), n, k, here};
+    const double rows = std::max(1.0, expert_rows() / here);
+    return {static_cast<std::int64_t>(rows), n, k, here, ranks};
+  }
+  [[nodiscard]] Product experts_in() const {
+    return expert_product(2 * layer_.experts->ffn, hidden_, layer_.adapters.experts_in);
+  }
+  [[nodiscard]] Product experts_out() const {
+    return expert_product(hidden_, layer_.experts->ffn, layer_.adapters.experts_out);
   }
   /// Tokens that go to other ranks, and rows that come back from them.
   struct Sent {
@@ -341,21 +351,20 @@ class PartTimes::Walk {
     send_experts(pass, sent.tokens * (row + 8 * chosen), shared() ? forward_of(up_) : 0);
     send_experts(pass, sent.rows * row, shared() ? forward_of(down_) : 0);
     pass.compute += ops_.product({home_rows(), layer_.experts->count, hidden_, DType::kF32, 4}) +
-                    forward_of(expert_product(2 * layer_.experts->ffn, hidden_)) +
-                    forward_of(expert_product(hidden_, layer_.experts->ffn)) + expert_memory(false);
+                    forward_of(experts_in()) + forward_of(experts_out()) + expert_memory(false);
   }
   void experts_backward(PassTime& input, PassTime& weight) const {
     const Sent sent = expert_sent();
     const double row = real(hidden_) * element_;
-    const Product in = expert_product(2 * layer_.experts->ffn, hidden_);
-    const Product out = expert_product(hidden_, layer_.experts->ffn);
+    const Product in = experts_in(), out = experts_out();
     send_experts(input, sent.tokens * row, shared() ? input_of(down_) : 0);
     send_experts(input, sent.rows * (row + 4), shared() ? input_of(up_) : 0);
     const Product router{home_rows(), layer_.experts->count, hidden_};
     input.compute += ops_.product({router.m, router.k, router.n, DType::kF32, 4}) + input_of(in) +
                      input_of(out) + expert_memory(true);
-    weight.compute += ops_.product({router.n, router.k, router.m, DType::kF32, 8}) + weight_of(in) +
-                      weight_of(out);
+    weight.compute += weight_of(in) + weight_of(out);
+    if (!parts_.model_.adapters)
+      weight.compute += ops_.product({router.n, router.k, router.m, DType::kF32, 8});
   }
   [[nodiscard]] bool shared() const { return layer_.mlp.ffn > 0; }
   [[nodiscard]] bool has_products() const { return !layer_.experts || shared(); }

@@ -8,6 +8,7 @@
 #include "comm/collective_check.h"
 #include "comm/communicator.h"
 #include "comm/gpu_channel.h"
+#include "config/adapters.h"
 #include "model/block.h"
 #include "model/decoder.h"
 #include "model/flops.h"
@@ -45,8 +46,9 @@ int connected_axes(const ModelConfig& model, const MemoryRequest& request) {
   if (model.has_experts()) {
     const Distribution& experts = part.store.of(MeshView::kExpert);
     const ExpertCut& cut = part.cut.expert;
-    with_others.insert(with_others.end(), {experts.shard.extent > 1, experts.replica.extent > 1,
-                                           cut.ranks() > 1, part.fp8 && cut.tensor.extent > 1});
+    with_others.insert(with_others.end(),
+                       {experts.shard.extent > 1, experts.replica.extent > 1, cut.ranks() > 1,
+                        (part.fp8 || adapts_experts(model)) && cut.tensor.extent > 1});
   }
   return static_cast<int>(std::count(with_others.begin(), with_others.end(), true));
 }
@@ -69,7 +71,8 @@ class TransferStaging {
     }
     // All-gathers and sums of residual rows take turns on one channel.
     bytes += staging_bytes(Op::kAllReduce, sums.tensor, cut.tensor.extent) +
-             staging_bytes(Op::kAllReduce, sums.same_heads, copies_of_heads());
+             staging_bytes(Op::kAllReduce, sums.same_heads, copies_of_heads()) +
+             staging_bytes(Op::kAllReduce, sums.expert_tensor, cut.expert.tensor.extent);
     if (cut.context_method != ContextMethod::kAllGather) return bytes;  // exchanges go whole
     return bytes + (training() ? staging_bytes(Op::kAllReduce, sums.context, cut.context.extent)
                                : staging_bytes(Op::kAllGather, element() * kv_of_all(),
@@ -85,6 +88,7 @@ class TransferStaging {
            RankOrderChannel::memory_bytes(sums.data_copies, dense.replica.extent) +
            RankOrderChannel::memory_bytes(sums.tensor, cut.tensor.extent) +
            RankOrderChannel::memory_bytes(sums.same_heads, copies_of_heads()) +
+           RankOrderChannel::memory_bytes(sums.expert_tensor, cut.expert.tensor.extent) +
            RankOrderChannel::memory_bytes(sums.context, cut.context.extent);
   }
 
@@ -110,6 +114,7 @@ class TransferStaging {
     };
     sums.tensor = std::max(sums.tensor, partial(PartialGradients::Of::kTensorAxis));
     sums.same_heads = partial(PartialGradients::Of::kSameHeads);
+    sums.expert_tensor = partial(PartialGradients::Of::kExpertTensor);
     if (cut.context_method == ContextMethod::kAllGather) sums.context = 4 * kv_of_all();
     return sums;
   }
@@ -296,7 +301,8 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   memory.buffers +=
       GradientReduction::buffer_bytes(params, gradients, request.device, request.wire) +
       TiedWeight::buffer_bytes(params, gradients);
-  for (const auto of : {PartialGradients::Of::kTensorAxis, PartialGradients::Of::kSameHeads}) {
+  for (const auto of : {PartialGradients::Of::kTensorAxis, PartialGradients::Of::kSameHeads,
+                        PartialGradients::Of::kExpertTensor}) {
     memory.buffers +=
         PartialGradients::bytes_of(params, gradients, of, request.part.cut.sequence_parallel);
   }

@@ -64,6 +64,7 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
 /// Bytes of the largest operand that each channel of a rank sums; 0: none.
 struct LargestSums {
   std::int64_t data_shards = 0, data_copies = 0, tensor = 0, same_heads = 0, context = 0;
+  std::int64_t expert_tensor = 0;
 };
 LargestSums largest_sums(const ModelConfig& model, const MemoryRequest& request);
 

@@ -373,6 +373,9 @@ class Count {
     add(Axis::kExpert, "tokens",
         {steps * static_cast<std::int64_t>(bytes), steps * static_cast<std::int64_t>(transfers)});
     traffic_.back().worst_bytes = steps * static_cast<std::int64_t>(worst);
+    const std::int64_t adapters = PartialGradients::bytes_of(
+        params_.metas, gradients_, PartialGradients::Of::kExpertTensor, cut.sequence_parallel);
+    add(Axis::kExpert, "gradients", both_ways(adapters / 4, DType::kF32, cut.expert.tensor));
   }
 
   /// The blocks of weights that a step reads, in order.

@@ -9,6 +9,8 @@ namespace {
 bool is_partial(const ParamMeta& param, int extent, PartialGradients::Of which,
                 bool tokens_are_cut) {
   if (extent == 1 || !param.trainable) return false;
+  const bool of_experts = param.view == MeshView::kExpert;
+  if (of_experts != (which == PartialGradients::Of::kExpertTensor)) return false;
   if (which == PartialGradients::Of::kSameHeads)
     return param.cut.given() && param.cut.replicas(extent) > 1;
   return param.partial == TensorPartial::kWithHeads ||

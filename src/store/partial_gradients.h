@@ -12,9 +12,10 @@ namespace trireme {
 /// the ranks that see other tokens; ranks of a tensor group own the same rows.
 class PartialGradients {
  public:
-  /// `group`: either the whole tensor axis, for parameters that it does not shard, or those of its
-  /// ranks that hold the same key and value heads, for parameters split into fewer shards.
-  enum class Of : std::uint8_t { kTensorAxis, kSameHeads };
+  /// `group`: the whole tensor axis, for parameters that it does not shard; those of its ranks that
+  /// hold the same key and value heads, for parameters split into fewer shards; or the ranks that
+  /// have parts of the same experts, for what of these is whole on each.
+  enum class Of : std::uint8_t { kTensorAxis, kSameHeads, kExpertTensor };
   PartialGradients(Context& context, ParamStore& store, Of which, bool tokens_are_cut,
                    Communicator& group);
   /// Bytes of the all-reduce.

@@ -140,10 +140,16 @@ void check_model(const Json& saved, const RunConfig& config,
                     difference, kWayOut);
 }
 
+void check_adapter_folder(const std::filesystem::path& folder, const ModelConfig& model,
+                          const RunConfig::Lora& lora) {
+  check_adapter(folder, with_adapters(model, lora, folder.string()),
+                shapes_of_adapters(model, lora, folder));
+}
+
 /// A folder of peft's is checked without its base, which its reader opens.
 void check_folder(const std::filesystem::path& folder, const ModelConfig& model) {
   if (!looks_like_adapter(folder)) return check_weights(folder, shapes_of(model));
-  check_adapter(folder, shapes_of_adapters(model, read_adapter_config(folder).lora, folder));
+  check_adapter_folder(folder, model, read_adapter_config(folder).lora);
 }
 
 void check_weights_of(const RunConfig& config) {
@@ -200,7 +206,7 @@ void check_init_adapter(const RunConfig& config) {
         "same, or leave init.adapter out",
         folder.string(), difference);
   }
-  check_adapter(folder, shapes_of_adapters(config.model, config.lora, folder));
+  check_adapter_folder(folder, config.model, config.lora);
 }
 
 void check_own_model(const ModelSource& source) {

@@ -203,7 +203,7 @@ void ModelSource::load(State& state, Communicator& world) const {
     add_adapters(
         adapted_model_, state,
         [&](State& adapters) {
-          if (!checkpoint_) return import_adapter(path_, adapters, world);
+          if (!checkpoint_) return import_adapter(path_, adapted_model_, adapters, world);
           load_state(path_, adapters, world, LoadScope::kParameters);
         },
         world);

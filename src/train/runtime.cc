@@ -2,6 +2,7 @@
 
 #include "base/math.h"
 #include "comm/communicator.h"
+#include "config/adapters.h"
 #include "parallel/rank_order_channel.h"
 #include "plan/memory.h"
 
@@ -61,17 +62,19 @@ const std::vector<ProgramStep>& steps_of(const Program& program,
 
 }  // namespace
 
-ExpertChannels::ExpertChannels(Communicator& stage, const RankPart& part, BalanceScope scope,
+ExpertChannels::ExpertChannels(Communicator& stage, const RankPart& part, const RunConfig& config,
                                const ChannelMaker& maker, GpuChannels* gpus)
     : ranks(stage.split(stage.rank() / part.cut.expert.ranks())),
       peers(stage.split(part.cut.expert.index())),
       shard_group(peers->split(part.store.of(MeshView::kExpert).replica.index)),
       copy_group(peers->split(part.store.of(MeshView::kExpert).shard.index)),
       tensor_group(ranks->split(part.cut.expert.expert.index)),
-      counted(stage.split(scope == BalanceScope::kGlobal ? 0 : data_rank(stage.rank(), part))),
+      counted(stage.split(
+          config.moe.scope == BalanceScope::kGlobal ? 0 : data_rank(stage.rank(), part))),
       dispatch(channel_of(*ranks, "expert", maker, gpus)),
-      tensor(part.fp8 ? channel_of(*tensor_group, "expert.tensor", maker, gpus)
-                      : make_self_communicator()),
+      tensor(part.fp8 || adapts_experts(config.model)
+                 ? channel_of(*tensor_group, "expert.tensor", maker, gpus, maker.sums.expert_tensor)
+                 : make_self_communicator()),
       shard_reduce(channel_of(*shard_group, "expert.reduce", maker, gpus, maker.sums.data_shards)),
       shard_gather(channel_of(*shard_group, "expert.gather", maker, gpus)),
       copy_reduce(channel_of(*copy_group, part.store.sharded() ? "expert.copies" : "expert.reduce",
@@ -106,7 +109,7 @@ Channels::Channels(Communicator& replica, const MeshShape& mesh, const RankPart&
   if (!config.model.has_experts()) return;
   const std::unique_ptr<Communicator> stage =
       replica.split(mesh.group_color({Axis::kData, Axis::kContext, Axis::kTensor}, replica.rank()));
-  experts.emplace(*stage, part, config.moe.scope, maker, gpus.get());
+  experts.emplace(*stage, part, config, maker, gpus.get());
 }
 
 ExpertAxis Channels::expert_axis(const ExpertCut& cut, DispatchMethod method) const {
@@ -194,18 +197,24 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
         {MeshView::kExpert, *channels.experts->shard_reduce, *channels.experts->copy_reduce});
   reduction.emplace(context, store, reductions, config.precision.wire);
   stage.set_balance(balance_of(run));
-  if (part.cut.tensor.extent > 1) {
-    using Of = PartialGradients::Of;
-    const bool tokens_cut = part.cut.sequence_parallel;
-    partial.emplace(context, store, Of::kTensorAxis, tokens_cut, *channels.tensor);
-    same_heads.emplace(context, store, Of::kSameHeads, tokens_cut, *channels.same_heads);
-  }
+  sum_partial_gradients();
   if (find_shared_home(params.metas) != kNoParam)
     tied_weight.emplace(context, store, *channels.ends);
   optimizer.emplace(config.optimizer, store);
   if (config.balance() == MoeBalance::kBias)
     router_bias.emplace(params, store, config.moe.bias_rate);
   if (config.parallel.speculative_step) optimizer->allow_undo(store, context.device());
+}
+
+void Runtime::sum_partial_gradients() {
+  using Of = PartialGradients::Of;
+  const bool tokens_cut = part.cut.sequence_parallel;
+  if (part.cut.tensor.extent > 1) {
+    partial.emplace(context, store, Of::kTensorAxis, tokens_cut, *channels.tensor);
+    same_heads.emplace(context, store, Of::kSameHeads, tokens_cut, *channels.same_heads);
+  }
+  if (adapts_experts(model) && part.cut.expert.tensor.extent > 1)
+    of_experts.emplace(context, store, Of::kExpertTensor, tokens_cut, *channels.experts->tensor);
 }
 
 double Runtime::sum_of_losses(double mine) const {

@@ -45,14 +45,15 @@ struct ChannelMaker {
 /// together; gradients are summed over the ranks that hold the same.
 struct ExpertChannels {
   /// Collective over `stage`, the ranks of one pipeline stage.
-  ExpertChannels(Communicator& stage, const RankPart& part, BalanceScope scope,
+  ExpertChannels(Communicator& stage, const RankPart& part, const RunConfig& config,
                  const ChannelMaker& maker, GpuChannels* gpus);
 
   const std::unique_ptr<Communicator> ranks, peers, shard_group, copy_group, tensor_group;
   /// Those whose tokens count together in an auxiliary loss.
   const std::unique_ptr<Communicator> counted;
   const std::unique_ptr<Communicator> dispatch;  ///< "expert"
-  const std::unique_ptr<Communicator> tensor;    ///< of fp8 weights' maxima; "expert"
+  /// Of fp8 weights' maxima, and of gradients of adapters; "expert"
+  const std::unique_ptr<Communicator> tensor;
   const std::unique_ptr<Communicator> shard_reduce, shard_gather, copy_reduce;  ///< "data"
 };
 
@@ -138,11 +139,14 @@ class Runtime {
   std::deque<QuantizedRefresh> fp8_weights;             ///< in fp8: of each view
   std::optional<GradientReduction> reduction;           ///< in training
   std::optional<PartialGradients> partial, same_heads;  ///< in training, with a tensor axis
-  std::optional<Optimizer> optimizer;                   ///< in training
-  std::optional<RouterBias> router_bias;                ///< in training, where it balances
+  std::optional<PartialGradients> of_experts;  ///< in training, where ranks have parts of experts
+  std::optional<Optimizer> optimizer;          ///< in training
+  std::optional<RouterBias> router_bias;       ///< in training, where it balances
   std::optional<TiedWeight> tied_weight;  ///< in training, where they are on two pipeline ranks
 
  private:
+  void sum_partial_gradients();
+
   Communicator& replica_;
 };
 

@@ -262,7 +262,7 @@ void load_weights(Runtime& runtime, const PreparedRun& prepared) {
   std::erase_if(host.state().tensors,
                 [](const StateTensor& tensor) { return !tensor.name.starts_with("parameters/"); });
   if (adapters) {
-    import_adapter(*init.adapter, host.state(), runtime.replica());
+    import_adapter(*init.adapter, runtime.model, host.state(), runtime.replica());
   } else {
     const ModelSource source(init.weights, runtime.replica());
     source.load(host.state(), runtime.replica());

@@ -50,6 +50,7 @@ void Step::reduce() {
   if (tied && !tied_weight_first()) tied->add();
   if (runtime_.partial) runtime_.partial->sum();
   if (runtime_.same_heads) runtime_.same_heads->sum();
+  if (runtime_.of_experts) runtime_.of_experts->sum();
 }
 
 void Step::forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {

@@ -59,7 +59,8 @@ class AdaptedWeightsOnRanks : public testing::TestWithParam<std::string> {
       import_weights(golden_.base, alone_.state(), *self);
       add_adapters(
           golden_.model, alone_.state(),
-          [&](State& adapters) { import_adapter(golden_.folder, adapters, *self); }, *self);
+          [&](State& adapters) { import_adapter(golden_.folder, golden_.model, adapters, *self); },
+          *self);
     }
     const auto& all = alone_.state().tensors;
     const auto whole_one = std::find_if(
@@ -78,7 +79,9 @@ class AdaptedWeightsOnRanks : public testing::TestWithParam<std::string> {
 
 TEST_P(AdaptedWeightsOnRanks, are_pefts_however_they_are_cut) {
   for (const int dim : {0, 1})
-    merge(dim, [&](State& adapters) { import_adapter(golden_.folder, adapters, world_); });
+    merge(dim, [&](State& adapters) {
+      import_adapter(golden_.folder, golden_.model, adapters, world_);
+    });
 }
 
 TEST_P(AdaptedWeightsOnRanks, come_from_a_checkpoint_too) {

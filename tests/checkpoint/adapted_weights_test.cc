@@ -24,7 +24,8 @@ TEST_P(AdaptedWeights, of_a_state_are_pefts) {
   import_weights(golden_.base, state.state(), *self_);
   add_adapters(
       golden_.model, state.state(),
-      [&](State& adapters) { import_adapter(golden_.folder, adapters, *self_); }, *self_);
+      [&](State& adapters) { import_adapter(golden_.folder, golden_.model, adapters, *self_); },
+      *self_);
   int compared = 0;
   for (const StateTensor& tensor : state.state().tensors)
     compared += merged_.expect_box(tensor.name.substr(std::string("parameters/").size()),

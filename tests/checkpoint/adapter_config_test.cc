@@ -88,6 +88,39 @@ TEST(AdapterConfig, what_would_mean_other_adapters_is_refused_by_its_key) {
   EXPECT_NE(fault("{"), "");
 }
 
+TEST(AdapterConfig, products_of_experts_are_parameters) {
+  const auto targets = [](const std::string& members) {
+    const TemporaryDirectory folder;
+    folder.write("adapter_config.json",
+                 R"({"peft_type":"LORA","r":4,"lora_alpha":8,)" + members + "}");
+    return read_adapter_config(folder.path()).lora.targets;
+  };
+  const std::string parameters = R"("target_parameters":["gate_up_proj","mlp.experts.down_proj"])";
+  const std::vector<std::string> experts = {"experts.gate_up_proj", "mlp.experts.down_proj"};
+  EXPECT_EQ(targets(parameters), experts);
+  EXPECT_EQ(targets(R"("target_modules":[],)" + parameters), experts);
+  EXPECT_EQ(targets(R"("target_modules":["q_proj"],)" + parameters).front(), "q_proj");
+  for (const std::string& members :
+       {R"("target_modules":"all-linear",)" + parameters,
+        std::string(R"("target_modules":["experts.down_proj"])"),
+        std::string(R"("target_modules":["q_proj"],"target_parameters":["mlp.gate.weight"])")})
+    EXPECT_THROW((void)targets(members), DataError) << members;
+
+  const AdapterGolden golden("mixtral_experts");
+  const TemporaryDirectory folder;
+  const Json json = adapter_config_json(golden.facts, golden.model);
+  folder.write("adapter_config.json", json.dump());
+  EXPECT_EQ(json.find("target_modules")->dump(), R"(["self_attn.q_proj"])");
+  EXPECT_EQ(json.find("target_parameters")->dump(),
+            R"(["experts.gate_up_proj","experts.down_proj"])");
+  EXPECT_EQ(adapter_difference(read_adapter_config(folder.path()).lora, golden.facts.lora,
+                               golden.model, "peft's"),
+            "");
+  RunConfig::Lora dora = golden.facts.lora;
+  dora.dora = true;
+  EXPECT_THROW((void)with_adapters(golden.model, dora, "somewhere"), DataError);
+}
+
 TEST(AdapterConfig, what_is_written_means_the_same_when_read) {
   for (const std::string& name : adapter_cases()) {
     const AdapterGolden golden(name);

@@ -45,7 +45,7 @@ TEST_P(AdapterFiles, boxes_of_a_folder_are_read) {
     box.shape.set(0, shape[0] - shape[0] / 2);
     state.add({"parameters/" + name.substr(kAdapterPrefix.size()), DType::kF32, shape, box});
   }
-  import_adapter(golden_.folder, state.state(), *self_);
+  import_adapter(golden_.folder, golden_.model, state.state(), *self_);
   for (const StateTensor& read : state.state().tensors) {
     const auto& values =
         tensors
@@ -62,7 +62,7 @@ TEST_P(AdapterFiles, names_and_shapes_follow_from_the_model) {
   for (const auto& [name, tensor] : read_tensors(golden_.base / "model.safetensors"))
     weights.emplace(name, Shape(tensor.shape));
   const std::map<std::string, Shape> wanted = adapter_shapes(golden_.model, weights);
-  check_adapter(golden_.folder, wanted);
+  check_adapter(golden_.folder, golden_.model, wanted);
   EXPECT_EQ(std::ssize(wanted), std::ssize(read_tensors(golden_.folder / kAdapterWeightsName)));
 }
 
@@ -83,7 +83,7 @@ class AdapterNames : public testing::Test {
   }
   std::string fault(const std::map<std::string, Shape>& wanted) {
     try {
-      check_adapter(folder_.path(), wanted);
+      check_adapter(folder_.path(), {}, wanted);
     } catch (const DataError& error) {
       return error.what();
     }

@@ -47,6 +47,36 @@ TEST(Adapters, a_target_that_the_model_lacks_is_told_with_those_that_it_has) {
             2);
 }
 
+/// Overrides that make the model a Mixture of experts, but for its first layer.
+std::vector<std::string> with_experts(std::vector<std::string> more) {
+  for (const char* key : {"model_type=qwen3_moe", "num_experts=4", "num_experts_per_tok=2",
+                          "moe_intermediate_size=16", "mlp_only_layers=[0]"})
+    more.push_back(std::string("model.") + key);
+  return more;
+}
+
+TEST(Adapters, experts_have_one_where_a_target_names_them) {
+  const auto ranks = [](const std::string& targets) {
+    return load_lora(with_experts({"lora.targets=" + targets})).config.model.layer(1).adapters;
+  };
+  EXPECT_EQ(ranks("[]"), (AdapterRanks{24, 0, 0, 8}));
+  EXPECT_EQ(ranks(R"(["q_proj", "experts.gate_up_proj"])"), (AdapterRanks{8, 0, 0, 0, 0, 0, 8, 0}));
+  EXPECT_EQ(ranks(R"(["layers.1.mlp.experts.down_proj"])"), (AdapterRanks{0, 0, 0, 0, 0, 0, 0, 8}));
+  const LoadedConfig dense = load_lora(with_experts({R"(lora.targets=["down_proj"])"}));
+  EXPECT_EQ(dense.config.model.layer(0).adapters, (AdapterRanks{0, 0, 0, 0, 0, 8}));
+  EXPECT_EQ(dense.config.model.layer(1).adapters, AdapterRanks());
+  const LoadedConfig unknown = load_lora(with_experts({R"(lora.targets=["gate_up_proj"])"}));
+  ASSERT_NE(fault_of(unknown, "lora.targets"), nullptr);
+  EXPECT_NE(fault_of(unknown, "lora.targets")->legal.find("experts.gate_up_proj"),
+            std::string::npos);
+}
+
+TEST(Adapters, what_peft_has_not_beside_experts_is_a_fault) {
+  const std::string experts = R"(lora.targets=["experts.down_proj"])";
+  EXPECT_NE(fault_of(load_lora(with_experts({experts, "lora.dora=true"})), "lora.dora"), nullptr);
+  EXPECT_EQ(fault_of(load_lora(with_experts({"lora.dora=true"})), "lora.dora"), nullptr);
+}
+
 TEST(Adapters, scales_follow_rank_and_alpha) {
   EXPECT_EQ(load_lora({}).config.lora.scale(), 1);
   EXPECT_EQ(load_lora({"lora.alpha=32"}).config.lora.scale(), 4);

@@ -21,6 +21,7 @@ from make_training_golden import BIAS_RATE, RECIPE, STEPS, learning_rate, traini
 from strict_double import build_double, strict_double
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+EXPERTS = ["experts.gate_up_proj", "experts.down_proj"]
 # name -> model, clipping, LoraConfig's arguments
 CASES = {
     "llama_lora": ("llama_gqa", 0.8, dict(r=4, lora_alpha=8, target_modules=ALL)),
@@ -31,6 +32,10 @@ CASES = {
     "gpt2_lora": ("gpt2", 1.0, dict(r=2, lora_alpha=3, fan_in_fan_out=True,
                                     target_modules=["c_attn", "attn.c_proj", "c_fc"])),
     "qwen3_moe_lora": ("qwen3_moe", 1.0, dict(r=2, lora_alpha=4, target_modules=ALL[:4])),
+    "qwen3_moe_experts": ("qwen3_moe", 1.0, dict(r=3, lora_alpha=4, use_rslora=True, target_modules=["q_proj"],
+                                                 target_parameters=EXPERTS)),
+    "gpt_oss_experts": ("gpt_oss", 1.0, dict(r=2, lora_alpha=3, target_modules=[], target_parameters=EXPERTS)),
+    "mixtral_down": ("mixtral", 1.0, dict(r=2, lora_alpha=4, target_modules=[], target_parameters=EXPERTS[1:])),
     "deepseek_lora": ("deepseek_v3", 1.0, dict(r=2, lora_alpha=4, target_modules=[
         "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"])),
 }
@@ -165,7 +170,8 @@ def make(root, name):
         "rank": arguments["r"], "alpha": arguments["lora_alpha"],
         "rslora": arguments.get("use_rslora", False), "dora": arguments.get("use_dora", False),
         **({"dropout": share} if share else {}),
-        "targets": arguments["target_modules"], "losses": losses, "grad_norms": norms})
+        "targets": arguments["target_modules"] + arguments.get("target_parameters", []),
+        "losses": losses, "grad_norms": norms})
     print(f"{name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, norms {min(norms):.2f} to {max(norms):.2f}")
 
 

@@ -25,6 +25,12 @@ CASES = {
     "gpt2_lora": ("gpt2", dict(r=2, lora_alpha=3, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)),
     "gpt2_dora": ("gpt2", dict(r=2, lora_alpha=2, target_modules=["attn.c_proj"], use_dora=True,
                                fan_in_fan_out=True)),
+    "mixtral_experts": ("mixtral", dict(r=2, lora_alpha=6, target_modules=["q_proj"],
+                                        target_parameters=["experts.gate_up_proj", "experts.down_proj"])),
+    "gpt_oss_experts": ("gpt_oss", dict(r=3, lora_alpha=3, use_rslora=True, target_modules=[],
+                                        target_parameters=["experts.gate_up_proj", "experts.down_proj"])),
+    "qwen3_moe_down": ("qwen3_moe", dict(r=2, lora_alpha=4, target_modules=[],
+                                         target_parameters=["mlp.experts.down_proj"])),
 }
 
 

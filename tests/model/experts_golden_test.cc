@@ -1,11 +1,13 @@
 // A layer's experts beside megatron-core's MoELayer in float64 (tests/golden, experts/): on one
-// rank and on two that share the experts out, by both dispatch methods.
+// rank and on two that share the experts out, by both dispatch methods. Experts with adapters
+// beside experts whose weights have these merged into them.
 
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cmath>
 
+#include "config/adapters.h"
 #include "config/model_parse.h"
 #include "model/experts.h"
 #include "model/model_ranks.h"
@@ -28,6 +30,7 @@ struct ExpertsCase {
   bool whole_batch = false;
   std::vector<std::int64_t> tokens_by_expert;
   double aux_loss_sum = 0, z_loss_sum = 0;
+  std::map<std::string, std::vector<double>> others = {};  ///< in place of the golden values
 };
 struct ExpertsGolden {
   std::int64_t sequences = 0, tokens = 0;  ///< of each
@@ -37,6 +40,8 @@ struct ExpertsGolden {
   /// Of the case, or of all.
   [[nodiscard]] const std::vector<double>& values(const ExpertsCase& of,
                                                   const std::string& name) const {
+    const auto other = of.others.find(name);
+    if (other != of.others.end()) return other->second;
     const auto own = tensors.find(of.name + "/" + name);
     return own != tensors.end() ? own->second.values : tensors.at(name).values;
   }
@@ -101,8 +106,10 @@ class RankOfExperts {
     lay_out(ArenaCursor(memory_.view().data));
     acts_.route = std::make_shared<ExpertRoute>();
     for (ParamIndex i = 0; i < static_cast<int>(params_.metas.size()); ++i) {
-      const std::string name = name_in_branch(params_.metas[static_cast<std::size_t>(i)].name);
-      if (!name.empty()) write(context_, store_.value(i), golden_.values(of, name));
+      const ParamMeta& param = params_.metas[static_cast<std::size_t>(i)];
+      const std::string name = name_in_branch(param.name);
+      if (name.empty()) continue;
+      write(context_, param.base ? store_.base_rows(i) : store_.value(i), golden_.values(of, name));
     }
     write(context_, x_, rows_of("x"));
     write(context_, dy_, rows_of("dy"));
@@ -110,8 +117,9 @@ class RankOfExperts {
 
   void run() {
     ExpertsPass experts{axis_, places_, scratch_, balance(), losses_, load_, golden_.tokens};
-    const LayerPass pass{context_, tensor_, context_axis_, of_.config.layer(0), {}, positions_, {},
-                         nullptr,  {},      &experts};
+    const LayerPass pass{
+        context_, tensor_,  context_axis_, of_.config.layer(0), {}, positions_, {}, nullptr,
+        {},       &experts, adapters_};
     const ExpertsParams& params = params_.chunks[0].blocks[0].experts;
     const int block = params_.block_of(params.in.weight.first);
     const ParamStore::Lease lease = store_.acquire(block);
@@ -190,6 +198,7 @@ class RankOfExperts {
     losses_ = arena.take(DType::kF64, {1, 2});
     load_ = arena.take(DType::kI32, {1, sequences(), layer.experts->count});
     scratch_ = lay_out_experts_scratch(arena, shape);
+    adapters_ = lay_out_adapters(arena, shape, true);
     ExpertsActivations::each(
         shape, [&](const TensorSize& size, bool, TensorView& view) { view = arena.take(size); },
         acts_);
@@ -211,6 +220,7 @@ class RankOfExperts {
   Buffer memory_;
   TensorView x_, y_, dx_, dy_, positions_, losses_, load_;
   ExpertsScratch scratch_;
+  AdapterScratch adapters_;
   ExpertsActivations acts_;
   ExpertsGradients left_;
 };
@@ -268,6 +278,149 @@ TEST_P(ExpertsBesideMegatron, outputs_and_gradients_equal_float64) {
   EXPECT_EQ(to_some->rows, alone->rows) << "a token's rows have equal bits";
   EXPECT_EQ(to_all->rows, alone->rows);
   EXPECT_EQ(to_all->gradients, to_some->gradients);
+}
+
+using Values = std::vector<double>;
+
+std::string weight_name(std::size_t expert, const char* projection) {
+  return fmt::format("experts.{}.{}_proj.weight", expert, projection);
+}
+std::string adapter_name(std::size_t expert, const char* product, char factor) {
+  return name_in_branch(
+      expert_adapter_name(fmt::format("model.layers.0.mlp.experts.{}_proj", product),
+                          static_cast<std::int64_t>(expert), factor));
+}
+
+/// A product of an expert: what its weights are called, whose rows lie one behind the other.
+struct ExpertProduct {
+  const char* name;
+  std::vector<const char*> projections;
+};
+const std::vector<ExpertProduct>& expert_products() {
+  static const std::vector<ExpertProduct> both = {{"gate_up", {"gate", "up"}}, {"down", {"down"}}};
+  return both;
+}
+
+/// `values_of(name)` of its weights.
+template <class Of>
+Values joined(std::size_t expert, const ExpertProduct& product, const Of& values_of) {
+  Values all;
+  for (const char* projection : product.projections) {
+    const auto& rows = values_of(weight_name(expert, projection));
+    all.insert(all.end(), rows.begin(), rows.end());
+  }
+  return all;
+}
+
+struct Matrix {
+  const Values& values;
+  std::size_t rows, columns;
+  [[nodiscard]] double at(std::size_t i, std::size_t j) const { return values[i * columns + j]; }
+};
+/// s a b, s a^T b, s a b^T.
+Values product(double s, Matrix a, Matrix b, bool a_turned = false, bool b_turned = false) {
+  const std::size_t m = a_turned ? a.columns : a.rows, k = a_turned ? a.rows : a.columns,
+                    n = b_turned ? b.rows : b.columns;
+  Values c(m * n);
+  for (std::size_t i = 0; i < m; ++i) {
+    for (std::size_t j = 0; j < n; ++j) {
+      for (std::size_t l = 0; l < k; ++l)
+        c[i * n + j] +=
+            s * (a_turned ? a.at(l, i) : a.at(i, l)) * (b_turned ? b.at(j, l) : b.at(l, j));
+    }
+  }
+  return c;
+}
+
+/// Adapters of some products beside a case's experts, and the case with them merged.
+class AdaptedExperts {
+ public:
+  AdaptedExperts(const ExpertsCase& of, const AdapterConfig& config)
+      : adapted(of), merged(of), config_(config) {
+    set_adapters(adapted.config, config);
+    for (const ExpertProduct& product : expert_products()) {
+      if (!config.adapts(fmt::format("model.layers.0.mlp.experts.{}_proj", product.name))) continue;
+      products_.push_back(product);
+      for (std::size_t expert = 0; expert < of.tokens_by_expert.size(); ++expert)
+        add(expert, product);
+    }
+  }
+
+  /// dA = s B^T dW, dB = s dW A^T.
+  void expect_gradients(const Found& found, const Found& of_merged) const {
+    std::size_t count = 0;
+    for (const ExpertProduct& of : products_) {
+      for (std::size_t expert = 0; expert < adapted.tokens_by_expert.size(); ++expert) {
+        const std::string name_a = adapter_name(expert, of.name, 'A'),
+                          name_b = adapter_name(expert, of.name, 'B');
+        const Values gradient = joined(
+            expert, of, [&](const std::string& name) { return of_merged.gradients.at(name); });
+        const Matrix a = matrix(name_a, rank()), b = matrix(name_b, 0),
+                     dw{gradient, b.rows, a.columns};
+        expect_golden(found.gradients.at(name_a), product(config_.scale, b, dw, true), name_a);
+        expect_golden(found.gradients.at(name_b), product(config_.scale, dw, a, false, true),
+                      name_b);
+        count += 2;
+      }
+    }
+    EXPECT_EQ(found.gradients.size(), count) << "the base has none";
+  }
+
+  ExpertsCase adapted, merged;
+
+ private:
+  [[nodiscard]] std::size_t rank() const { return static_cast<std::size_t>(config_.rank); }
+  /// A, of so many rows, or B.
+  [[nodiscard]] Matrix matrix(const std::string& name, std::size_t rows) const {
+    const Values& values = adapted.others.at(name);
+    return rows > 0 ? Matrix{values, rows, values.size() / rows}
+                    : Matrix{values, values.size() / rank(), rank()};
+  }
+  void add(std::size_t expert, const ExpertProduct& of) {
+    const auto golden = [&](const std::string& name) -> const Values& {
+      return experts_golden().values(merged, name);
+    };
+    const bool first = of.projections.size() == 2;
+    const auto in = static_cast<std::size_t>(first ? merged.config.hidden
+                                                   : merged.config.layer(0).experts->ffn);
+    const std::string name_a = adapter_name(expert, of.name, 'A'),
+                      name_b = adapter_name(expert, of.name, 'B');
+    adapted.others[name_a] = numbers(rank() * in, 50 + expert, 0.4);
+    adapted.others[name_b] =
+        numbers(rank() * joined(expert, of, golden).size() / in, 80 + expert, 0.4);
+    const Values change = product(config_.scale, matrix(name_b, 0), matrix(name_a, rank()));
+    std::size_t at = 0;
+    for (const char* projection : of.projections) {
+      Values weight = golden(weight_name(expert, projection));
+      for (double& value : weight) value += change[at++];
+      merged.others[weight_name(expert, projection)] = std::move(weight);
+    }
+  }
+
+  const AdapterConfig config_;
+  std::vector<ExpertProduct> products_;
+};
+
+TEST_P(ExpertsBesideMegatron, adapters_have_rows_and_gradients_of_merged_weights) {
+  const bool gpu = program_device().kind == DeviceKind::kCuda;
+  for (const std::vector<std::string>& targets :
+       {std::vector<std::string>{"experts.gate_up_proj", "mlp.experts.down_proj"},
+        std::vector<std::string>{"experts.gate_up_proj"},
+        std::vector<std::string>{"experts.down_proj"}}) {
+    const AdaptedExperts of(GetParam(), {3, 0.75, false, targets});
+    const std::unique_ptr<Found> merged = run(of.merged, 1, DispatchMethod::kAllToAll),
+                                 alone = run(of.adapted, 1, DispatchMethod::kAllToAll);
+    of.expect_gradients(*alone, *merged);
+    for (const auto& [name, rows] : alone->rows)
+      expect_golden(rows, Values(merged->rows.at(name).begin(), merged->rows.at(name).end()), name);
+    if (gpu) continue;
+    const std::unique_ptr<Found> to_some = run(of.adapted, 2, DispatchMethod::kAllToAll),
+                                 to_all = run(of.adapted, 2, DispatchMethod::kAllGather);
+    of.expect_gradients(*to_some, *merged);
+    EXPECT_EQ(to_some->rows, alone->rows);
+    EXPECT_EQ(to_all->rows, alone->rows);
+    EXPECT_EQ(to_all->gradients, to_some->gradients);
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "config/adapters.h"
 #include "support/small_config.h"
 
 namespace trireme {
@@ -41,6 +42,19 @@ TEST(Flops, of_a_layers_experts_those_count_that_a_token_has_chosen) {
   EXPECT_EQ(count.total, dense.total + 5 * 3 * 24);
   EXPECT_EQ(count.active, dense.active + 2 * 3 * 24);
   EXPECT_EQ(count.multiplying, dense.multiplying + 2 * 3 * 24);
+}
+
+TEST(Flops, adapters_of_experts_multiply_with_them) {
+  ModelConfig config = model_of(R"({"model_type":"mixtral","hidden_size":8,"num_attention_heads":2,
+      "num_key_value_heads":2,"num_hidden_layers":2,"intermediate_size":6,"vocab_size":17,
+      "num_local_experts":5,"num_experts_per_tok":2})");
+  const ParameterCount whole = count_parameters(config);
+  set_adapters(config, {3, 1, false, {"experts.gate_up_proj", "experts.down_proj"}});
+  const ParameterCount count = count_parameters(config);
+  const std::int64_t one = 3 * (8 + 12) + 3 * (6 + 8);
+  EXPECT_EQ(count.trained, 2 * 5 * one);
+  EXPECT_EQ(count.frozen_multiplying, whole.multiplying);
+  EXPECT_EQ(count.multiplying, whole.multiplying + 2 * 2 * one);
 }
 
 // As published: 20.9 B parameters, of which 3.6 B multiply a token.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "config/adapters.h"
 #include "support/small_config.h"
 
 namespace trireme {
@@ -44,6 +45,45 @@ TEST(ParamTable, a_norm_of_all_heads_is_cut_with_them) {
   EXPECT_FALSE(q.decay);
   EXPECT_EQ(find(params, "model.layers.0.post_attention_layernorm.weight")->partial,
             TensorPartial::kWithTokens);
+}
+
+TEST(ParamTable, adapters_of_experts_are_cut_as_their_products) {
+  ModelConfig config = model_of(
+      R"({"model_type":"mixtral","num_hidden_layers":1,"hidden_size":64,"num_attention_heads":8,
+          "intermediate_size":24,"num_local_experts":4})");
+  set_adapters(config, {3, 1, false, {"experts.gate_up_proj", "experts.down_proj"}});
+  const std::vector<ExpertPlaces> places = expert_places(config, 2);
+  const ChunkRange whole = whole_model(config);
+  const ModelParams params = declare_params(config, {&whole, 1}, {{2, 1}, &places});
+  const std::string prefix = "model.layers.0.mlp.experts.";
+  EXPECT_EQ(find(params, prefix + "1.down_proj.lora_A.weight"), nullptr) << "of the other rank";
+  const auto expect = [&](const std::string& name, const Shape& shape, int cut_dim) {
+    const ParamMeta* meta = find(params, prefix + "3." + name);
+    ASSERT_NE(meta, nullptr) << name;
+    EXPECT_EQ(meta->shape, shape) << name;
+    EXPECT_EQ(meta->view, MeshView::kExpert);
+    EXPECT_TRUE(meta->trainable && !meta->base);
+    EXPECT_EQ(meta->cut.given() ? meta->cut.dim : -1, cut_dim) << name;
+    EXPECT_EQ(meta->partial, cut_dim < 0 ? TensorPartial::kWithHeads : TensorPartial::kNever);
+  };
+  expect("gate_up_proj.lora_A.weight", {3, 64}, -1);
+  expect("gate_up_proj.lora_B.weight", {48, 3}, 0);
+  expect("down_proj.lora_A.weight", {3, 24}, 1);
+  expect("down_proj.lora_B.weight", {64, 3}, -1);
+  EXPECT_EQ(find(params, prefix + "3.gate_up_proj.lora_B.weight")->cut.segments.size(), 2U);
+}
+
+TEST(ParamTable, routers_and_gates_have_no_adapters) {
+  ModelConfig config = model_of(
+      R"({"model_type":"qwen2_moe","num_hidden_layers":1,"hidden_size":64,"num_attention_heads":8,
+          "num_key_value_heads":8,"num_experts":4})");
+  set_adapters(config, {2, 1, false, {}});
+  for (const ParamMeta& meta : declare_params(config).metas) {
+    if (meta.base) continue;
+    EXPECT_EQ(meta.name.find("gate."), std::string::npos) << meta.name;
+    EXPECT_EQ(meta.name.find(".experts."), std::string::npos) << meta.name;
+    EXPECT_EQ(meta.name.find("shared_expert_gate"), std::string::npos) << meta.name;
+  }
 }
 
 }  // namespace

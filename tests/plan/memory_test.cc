@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "config/adapters.h"
 #include "model/flops.h"
 #include "support/small_config.h"
 
@@ -111,7 +112,10 @@ TEST(Memory, nccl_of_experts_has_axes_of_its_own) {
   const ModelConfig model = model_of(R"({"model_type":"mixtral","hidden_size":16,
       "num_attention_heads":4,"num_key_value_heads":4,"num_hidden_layers":2,"intermediate_size":16,"vocab_size":32,
       "num_local_experts":4})");
-  const auto axes = [&](std::int64_t expert, std::int64_t expert_tensor, bool fp8) {
+  ModelConfig adapted = model;
+  set_adapters(adapted, {2, 1, false, {"experts.down_proj"}});
+  const auto axes = [&](std::int64_t expert, std::int64_t expert_tensor, bool fp8,
+                        const ModelConfig& of) {
     RunConfig::Parallel parallel;
     parallel.expert = expert;
     parallel.expert_tensor = expert_tensor;
@@ -119,13 +123,33 @@ TEST(Memory, nccl_of_experts_has_axes_of_its_own) {
     request.part = part_of_rank(parallel, MeshShape({1, 4, 1, 1}), 0, StagePurpose::kTraining);
     if (fp8) request.part.fp8.emplace();
     request.device = DeviceKind::kCuda;
-    return estimate_memory(model, request).libraries / (24 * 9728 * 1024);
+    return estimate_memory(of, request).libraries / (24 * 9728 * 1024);
   };
-  EXPECT_EQ(axes(1, 1, false), 2);  // gradients of either kind
-  EXPECT_EQ(axes(2, 1, true), 3);   // and tokens
-  EXPECT_EQ(axes(4, 1, false), 2);  // experts' gradients are summed on one rank
-  EXPECT_EQ(axes(2, 2, false), 2);
-  EXPECT_EQ(axes(2, 2, true), 3);  // and maxima of weights
+  EXPECT_EQ(axes(1, 1, false, model), 2);  // gradients of either kind
+  EXPECT_EQ(axes(2, 1, true, model), 3);   // and tokens
+  EXPECT_EQ(axes(4, 1, false, model), 2);  // experts' gradients are summed on one rank
+  EXPECT_EQ(axes(2, 2, false, model), 2);
+  EXPECT_EQ(axes(2, 2, true, model), 3);     // and maxima of weights
+  EXPECT_EQ(axes(2, 2, false, adapted), 3);  // or gradients of adapters
+}
+
+TEST(Memory, of_experts_adapters_are_masters_gradients_and_moments_beside_a_base_in_one_copy) {
+  const ModelConfig model = model_of(R"({"model_type":"mixtral","hidden_size":32,
+      "num_attention_heads":4,"num_key_value_heads":4,"num_hidden_layers":2,"intermediate_size":16,
+      "vocab_size":64,"num_local_experts":4})");
+  ModelConfig adapted = model;
+  set_adapters(adapted, {16, 1, false, {"experts.gate_up_proj", "experts.down_proj"}});
+  const MemoryRequest request = request_for({1, 1, 1, 1}, 16, DType::kBF16);
+  const RankMemory found = estimate_memory(adapted, request);
+  // Of each expert A [16, 32] and B [32, 16], A [16, 16] and B [32, 16].
+  const std::int64_t trained = 2 * 4 * (16 * 32 + 32 * 16 + 16 * 16 + 32 * 16);
+  EXPECT_EQ(found.gradients, 4 * trained);
+  EXPECT_EQ(found.optimizer, 8 * trained);
+  EXPECT_EQ(found.parameters, 2 * count_parameters(model).total + 6 * trained);
+  // us for each of 32 rows, of two layers, and du of one.
+  ModelConfig other = model;
+  set_adapters(other, {16, 1, false, {"experts.down_proj"}});
+  EXPECT_EQ(found.activations - estimate_memory(other, request).activations, 2 * 32 * 16 * (2 + 1));
 }
 
 TEST(Memory, stepping_ahead_keeps_owned_values_and_moments_a_second_time) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "config/adapters.h"
 #include "model/param_table.h"
 #include "support/small_config.h"
 
@@ -88,6 +89,23 @@ TEST(Traffic, of_tokens_to_two_ranks_of_experts_as_expected_and_at_worst) {
   request.dispatch = DispatchMethod::kAllGather;
   EXPECT_EQ(tokens().bytes, 8 * (2 * 32 + 16) + 8 * (2 * 32 + 4));
   EXPECT_EQ(tokens().worst_bytes, 8 * (2 * 32 + 16) + 16 * (2 * 32 + 4));
+}
+
+/// What both parts of an expert have whole: A [3, 8] of gate and up, B [8, 3] of down.
+TEST(Traffic, of_adapters_of_experts_in_parts_are_sums_of_what_is_whole) {
+  ModelConfig model = model_of(R"({"model_type":"mixtral","hidden_size":8,
+      "num_attention_heads":2,"num_key_value_heads":2,"num_hidden_layers":1,"intermediate_size":6,
+      "vocab_size":17,"num_local_experts":4,"num_experts_per_tok":2})");
+  set_adapters(model, {3, 1, false, {"experts.gate_up_proj", "experts.down_proj"}});
+  RunConfig::Parallel parallel;
+  parallel.expert_tensor = 2;
+  std::int64_t bytes = 0;
+  for (const Traffic& traffic :
+       step_traffic(model, request_of(parallel, MeshShape({1, 2, 1, 1})), false)) {
+    if (traffic.axis == Axis::kExpert && traffic.kind == std::string_view("gradients"))
+      bytes += traffic.bytes;
+  }
+  EXPECT_EQ(bytes, 4 * (3 * 8 + 8 * 3) * 4);
 }
 
 /// Every element goes to its owner from all others and comes back to them, whoever sends the rest

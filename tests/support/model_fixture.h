@@ -107,15 +107,11 @@ struct ModelFixture {
     return shape;
   }
 
-  /// Copies the tensors of a Hugging Face file by name, and those of a file of peft's adapters;
-  /// throws where one is missing.
-  void load(const std::filesystem::path& safetensors, const std::filesystem::path& adapters = {}) {
+  /// Copies the tensors of a Hugging Face file by name, and `adapters`; throws where one is
+  /// missing.
+  void load(const std::filesystem::path& safetensors, GoldenTensors adapters = {}) {
     GoldenTensors tensors = with_experts_apart(read_tensors(safetensors));
-    const std::string prefix = "base_model.model.";
-    if (!adapters.empty()) {
-      for (auto& [name, tensor] : read_tensors(adapters))
-        tensors.emplace(name.substr(prefix.size()), std::move(tensor));
-    }
+    tensors.merge(adapters);
     for (ParamIndex index = 0; index < static_cast<int>(params.metas.size()); ++index) {
       if (!store.has_value(index)) continue;
       const auto found = tensors.find(params.metas[static_cast<std::size_t>(index)].name);

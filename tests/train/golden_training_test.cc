@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "base/file.h"
+#include "checkpoint/boxes.h"
+#include "checkpoint/expert_adapters.h"
 #include "config/adapters.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
@@ -78,9 +82,8 @@ void expect_steps(const Json& golden, ModelFixture& model) {
   }
 }
 
-/// What training has left beside `file`, which has `count` tensors.
-void expect_left(ModelFixture& model, const std::filesystem::path& file, std::size_t count) {
-  const GoldenTensors final = read_tensors(file);
+/// What training has left.
+void expect_left(ModelFixture& model, const GoldenTensors& final, std::size_t count) {
   ASSERT_EQ(final.size(), count);
   for (ParamIndex index = 0; index < static_cast<int>(model.params.metas.size()); ++index) {
     const auto expected = final.find(model.params.metas[static_cast<std::size_t>(index)].name);
@@ -101,13 +104,36 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
                      {1, golden.find("sequence_length")->as_integer()});
   model.load(model_directory / "model.safetensors");
   expect_steps(golden, model);
-  expect_left(model, golden_path(folder + "/final.safetensors"), 3);
+  expect_left(model, read_tensors(golden_path(folder + "/final.safetensors")), 3);
+}
+
+/// A file of peft's, by the names of parameters: of experts each by itself.
+GoldenTensors read_adapters(const ModelConfig& model, const std::filesystem::path& file) {
+  constexpr std::string_view kPrefix = "base_model.model.";
+  GoldenTensors tensors;
+  for (auto& [name, tensor] : read_tensors(file))
+    tensors.emplace(name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name,
+                    std::move(tensor));
+  std::set<std::string> joined;
+  for (const auto& [name, part] : expert_adapter_parts(model)) {
+    const GoldenTensor& all = tensors.at(part.stored);
+    joined.insert(part.stored);
+    Shape shape(all.shape);
+    shape.set(part.of_b ? 1 : 0, all.shape[part.of_b ? 1 : 0] / part.experts);
+    const std::vector<float> stored(all.values.begin(), all.values.end());
+    std::vector<float> values(static_cast<std::size_t>(shape.count()));
+    part.take(shape, stored.data(), whole(shape), values.data());
+    tensors[name] = {{shape.sizes().begin(), shape.sizes().end()}, {values.begin(), values.end()}};
+  }
+  for (const std::string& name : joined) tensors.erase(name);
+  return tensors;
 }
 
 class GoldenAdapters : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(all, GoldenAdapters,
                          testing::Values("llama_lora", "llama_rslora", "llama_dora",
                                          "llama_dropout", "gpt2_lora", "qwen3_moe_lora",
+                                         "qwen3_moe_experts", "gpt_oss_experts", "mixtral_down",
                                          "deepseek_lora"));
 
 TEST_P(GoldenAdapters, losses_norms_and_adapters_equal_those_of_peft_in_float64) {
@@ -127,10 +153,12 @@ TEST_P(GoldenAdapters, losses_norms_and_adapters_equal_those_of_peft_in_float64)
   take_adapters(run, problems);
   ASSERT_TRUE(problems.empty()) << format_problems(problems);
   ModelFixture model(run.model, {1, golden.find("sequence_length")->as_integer()});
-  const auto adapters = golden_path(folder + "/adapter_model.safetensors");
+  const GoldenTensors adapters =
+      read_adapters(run.model, golden_path(folder + "/adapter_model.safetensors"));
   model.load(model_directory / "model.safetensors", adapters);
   expect_steps(golden, model);
-  expect_left(model, golden_path(folder + "/final.safetensors"), read_tensors(adapters).size());
+  expect_left(model, read_adapters(run.model, golden_path(folder + "/final.safetensors")),
+              adapters.size());
 }
 
 }  // namespace

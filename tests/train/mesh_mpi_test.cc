@@ -227,6 +227,55 @@ TEST(Mesh, adapters_train_as_on_one_rank) {
   table.print();
 }
 
+/// Adapters of experts that ranks share out whole, or in parts, by either way of their tokens.
+std::vector<MeshCell> expert_adapter_cells(int ranks) {
+  MeshCell data, tensor, pipeline, parts;
+  data.data = pipeline.pipeline = data.expert = tensor.expert = ranks;
+  (ranks == 3 ? tensor.context : tensor.tensor) = ranks;  // of four heads
+  data.model = MeshModel::kQwen2Moe;
+  data.accumulation = 2;
+  tensor.model = MeshModel::kGptOss;
+  tensor.sequence_parallel = tensor.tensor > 1;
+  tensor.recompute = Recompute::kFull;
+  tensor.dispatch = DispatchMethod::kAllGather;
+  pipeline.model = MeshModel::kMixtral;
+  pipeline.schedule = "zb-h1";
+  pipeline.layers = ranks;
+  pipeline.accumulation = 2;
+  pipeline.recompute = Recompute::kFull;
+  std::vector<MeshCell> cells = {tensor};
+  for (data.zero_stage = 0; data.zero_stage < 4; ++data.zero_stage) cells.push_back(data);
+  if (ranks > 1) cells.push_back(pipeline);
+  if (ranks % 2 == 0) {
+    parts.data = ranks;
+    parts.model = MeshModel::kMixtral;
+    parts.expert_tensor = 2;
+    for (const int stage : {0, 2, 3}) {
+      parts.zero_stage = stage;
+      parts.accumulation = stage == 2 ? 2 : 1;
+      cells.push_back(parts);
+    }
+    parts.data = ranks / 2;
+    parts.tensor = 2;
+    parts.model = MeshModel::kGptOss;
+    parts.expert = ranks / 2;
+    cells.push_back(parts);
+  }
+  for (MeshCell& cell : cells) {
+    cell.adapter_rank = 3;
+    cell.adapted_experts = true;
+  }
+  return cells;
+}
+
+TEST(Mesh, adapters_of_experts_train_as_on_one_rank) {
+  Tolerance tolerance;
+  tolerance.steps = 3;
+  Table table(tolerance);
+  table.run(expert_adapter_cells(test_world().size()));
+  table.print();
+}
+
 /// Sizes that no mesh cuts at blocks of 128. Bits are equal within the classes of any other type.
 std::vector<MeshCell> fp8_cells(int ranks) {
   MeshCell tensor, sequence, context, zero, pipeline;
@@ -306,6 +355,9 @@ std::vector<MeshCell> fp8_expert_cells(int ranks) {
     gathered.expert_tensor = 2;
     gathered.zero_stage = 2;
     cells.push_back(gathered);
+    gathered.adapter_rank = 3;
+    gathered.adapted_experts = true;
+    if (recipe == Fp8Recipe::kBlock) cells.push_back(gathered);
   }
   return cells;
 }

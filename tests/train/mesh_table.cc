@@ -270,11 +270,13 @@ RunConfig MeshCell::config() const {
   if (adapter_rank > 0) {
     config.lora.rank = adapter_rank;
     config.lora.dora = magnitudes;
-    config.lora.dropout = 0.25;
+    if (!adapted_experts) config.lora.dropout = 0.25;
     if (on_top) {
       const std::string layer = fmt::format("layers.{}.", config.model.layer_count() - 1);
       config.lora.targets = {layer + "self_attn.v_proj", layer + "mlp.down_proj"};
     }
+    if (adapted_experts)
+      config.lora.targets = {"q_proj", "experts.gate_up_proj", "experts.down_proj"};
     std::vector<Problem> none;
     take_adapters(config, none);
   }
@@ -301,6 +303,7 @@ std::string MeshCell::text() const {
   if (adapter_rank > 0) text += fmt::format(", adapters of rank {}", adapter_rank);
   if (magnitudes) text += " with magnitudes";
   if (on_top) text += " beside the last layer";
+  if (adapted_experts) text += " beside experts";
   if (pipeline > 1) text += fmt::format(", pipeline {} by {}", pipeline, schedule);
   return text;
 }
@@ -315,6 +318,7 @@ MeshCell MeshCell::alone() const {
   one.adapter_rank = adapter_rank;
   one.magnitudes = magnitudes;
   one.on_top = on_top;
+  one.adapted_experts = adapted_experts;
   return one;
 }
 

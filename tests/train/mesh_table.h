@@ -66,6 +66,7 @@ struct MeshCell {
   int adapter_rank = 0;     ///< > 0: adapters beside a frozen base, in cells that are made by hand
   bool magnitudes = false;  ///< of those
   bool on_top = false;      ///< beside the last layer's products alone
+  bool adapted_experts = false;  ///< beside experts' products, and q_proj
 
   [[nodiscard]] int ranks() const { return pipeline * tensor * context * data; }
   /// Sequences of a step: about 12, and the data ranks and micro-batches divide them.
