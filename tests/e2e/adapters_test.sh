@@ -71,6 +71,38 @@ ends_with "adapters beside GPT-2" 0
 first_loss() { grep -o '"kind":"step","step":1,"loss":[0-9.]*' "$1/metrics.jsonl"; }
 check "GPT-2: the loss of the base" same "$(first_loss gpt2_tuned)" "$(first_loss gpt2)"
 
+# Experts, which files of peft's hold together, beside a model of two ranks and another that it goes on from.
+moe=(--set 'model={"model_type":"mixtral","vocab_size":257,"hidden_size":32,"intermediate_size":24,"num_hidden_layers":2,
+  "num_attention_heads":2,"num_key_value_heads":1,"max_position_embeddings":64,"num_local_experts":4}')
+train base.json "${moe[@]}" --set run.directory=moe --set run.steps=2
+ends_with "a base of experts" 0
+train export --checkpoint moe --output moe_hf
+of_experts=("${moe[@]}" --set init.weights=moe_hf --set lora.rank=2 --set optimizer.lr=0.05
+  --set 'lora.targets=["v_proj","experts.gate_up_proj","experts.down_proj"]')
+ranks 2 base.json "${of_experts[@]}" --set parallel.expert=2 --set run.directory=moe_tuned --set run.steps=2
+ends_with "adapters of experts on two ranks" 0
+train export --checkpoint moe_tuned --output moe_peft
+ends_with "export of experts' adapters" 0
+check "as parameters" grep -q '"experts.gate_up_proj"' moe_peft/adapter_config.json
+train export --checkpoint moe_tuned --output moe_whole --merge
+ends_with "export --merge of experts" 0
+for source in moe_tuned moe_peft moe_whole; do
+  train generate --checkpoint $source "${greedy[@]}"
+  ends_with "generate, $source" 0
+  cp out $source.ids
+  check "$source: the ids of one model" same_file $source.ids moe_tuned.ids
+done
+train base.json "${of_experts[@]}" --set run.directory=moe_again --set init.adapter=moe_peft --set run.steps=1
+ends_with "experts from a folder of peft's" 0
+train base.json "${of_experts[@]}" --set run.directory=moe_tuned --set run.steps=3
+ends_with "one rank goes on" 0
+train average moe_tuned moe_peft --output moe_mean
+ends_with "average of experts" 0
+train generate --checkpoint moe_mean "${greedy[@]}"
+ends_with "generate, of the mean of experts" 0
+train base.json "${of_experts[@]}" --set run.directory=no --set lora.dora=true
+refused "DoRA beside experts" 2 "lora.dora: peft has none beside experts"
+
 mv hf moved
 train generate --checkpoint tuned1 "${greedy[@]}"
 refused "a base that is gone" 74 "its adapters stand beside weights that are not there"
