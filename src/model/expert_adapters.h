@@ -51,7 +51,7 @@ struct ExpertAdapterProducts {
                        const Operands& of) const;
 
  private:
-  /// c = a op(b), and y += s c B or so, in the two steps of either pass.
+  /// c[r] = a[r] op(b_g), and y[r] += a[r] op(b_g).
   void product(TensorView c_RN, ConstTensorView a_RK, ConstTensorView b, Transpose transpose,
                const char* use) const;
   void add_product(TensorView y_RN, ConstTensorView a_RK, ConstTensorView b, Transpose transpose,

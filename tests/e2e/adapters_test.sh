@@ -92,6 +92,9 @@ for source in moe_tuned moe_peft moe_whole; do
   cp out $source.ids
   check "$source: the ids of one model" same_file $source.ids moe_tuned.ids
 done
+ranks 2 generate --checkpoint moe_tuned "${greedy[@]}" --tensor 2
+ends_with "generate, two ranks with parts of experts" 0
+check "two ranks: the ids of one" same_file out moe_tuned.ids
 train base.json "${of_experts[@]}" --set run.directory=moe_again --set init.adapter=moe_peft --set run.steps=1
 ends_with "experts from a folder of peft's" 0
 train base.json "${of_experts[@]}" --set run.directory=moe_tuned --set run.steps=3

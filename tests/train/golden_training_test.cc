@@ -134,7 +134,8 @@ INSTANTIATE_TEST_SUITE_P(all, GoldenAdapters,
                          testing::Values("llama_lora", "llama_rslora", "llama_dora",
                                          "llama_dropout", "gpt2_lora", "qwen3_moe_lora",
                                          "qwen3_moe_experts", "gpt_oss_experts", "mixtral_down",
-                                         "deepseek_lora"));
+                                         "deepseek_lora"),
+                         [](const auto& of) { return of.param; });
 
 TEST_P(GoldenAdapters, losses_norms_and_adapters_equal_those_of_peft_in_float64) {
   const std::string folder = "adapter_training/" + GetParam();

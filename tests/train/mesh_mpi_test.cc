@@ -242,10 +242,12 @@ std::vector<MeshCell> expert_adapter_cells(int ranks) {
   pipeline.schedule = "zb-h1";
   pipeline.layers = ranks;
   pipeline.accumulation = 2;
-  pipeline.recompute = Recompute::kFull;
   std::vector<MeshCell> cells = {tensor};
   for (data.zero_stage = 0; data.zero_stage < 4; ++data.zero_stage) cells.push_back(data);
-  if (ranks > 1) cells.push_back(pipeline);
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+    pipeline.recompute = recompute;
+    if (ranks > 1) cells.push_back(pipeline);
+  }
   if (ranks % 2 == 0) {
     parts.data = ranks;
     parts.model = MeshModel::kMixtral;
