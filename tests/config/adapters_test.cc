@@ -74,7 +74,10 @@ TEST(Adapters, experts_have_one_where_a_target_names_them) {
 TEST(Adapters, what_peft_has_not_beside_experts_is_a_fault) {
   const std::string experts = R"(lora.targets=["experts.down_proj"])";
   EXPECT_NE(fault_of(load_lora(with_experts({experts, "lora.dora=true"})), "lora.dora"), nullptr);
+  EXPECT_NE(fault_of(load_lora(with_experts({experts, "lora.dropout=0.1"})), "lora.dropout"),
+            nullptr);
   EXPECT_EQ(fault_of(load_lora(with_experts({"lora.dora=true"})), "lora.dora"), nullptr);
+  EXPECT_EQ(fault_of(load_lora(with_experts({"lora.dropout=0.1"})), "lora.dropout"), nullptr);
 }
 
 TEST(Adapters, scales_follow_rank_and_alpha) {
