@@ -464,11 +464,11 @@ void Stage::backward_layer(const ModelPass& pass, WeightReader& reader, int chun
   }
 }
 
-/// Behind B of the layers. Below the first stage that is trained nobody reads what is sent.
+/// Behind B of the layers. Below the first that is trained nobody reads what is sent.
 void Stage::send_gradient(int chunk, int micro_batch) {
   Ends& ends = ends_of(chunk, micro_batch);
   ends.recomputed = false;
-  if (params_.first_trained_layer >= params_of(chunk).range.first_layer) return;
+  if (params_of(chunk).range.embedding || first_trained(chunk) > 0) return;
   const TensorView sent = ends.gradient_SC;
   copy_bytes(context_, sent.data, axes_.tensor.residual_rows(dy_of(chunk, micro_batch, -1)).data,
              sent.bytes());
