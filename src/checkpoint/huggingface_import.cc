@@ -82,8 +82,9 @@ bool equal_in_share(const Stored& a, const Stored& b, const Communicator& world)
   return true;
 }
 
-/// A file may repeat the embedding as a tied model's head; anything else is another model.
 constexpr std::array kEmbeddingNames = {"model.embed_tokens.weight", "transformer.wte.weight"};
+
+/// A file may repeat the embedding as a tied model's head; anything else is another model.
 void check_tied_head(const Stored& head, const std::map<std::string, Stored>& by_our_name,
                      const Communicator& world) {
   for (const char* name : kEmbeddingNames) {

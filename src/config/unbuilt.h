@@ -1,12 +1,9 @@
 #pragma once
-// What the contract names and this version does not do: the list in unbuilt.cc.
+// What the contract names and this version does not do: the lists in unbuilt.cc.
 
-#include <string>
 #include <string_view>
-#include <vector>
 
-#include "config/problem.h"
-#include "config/run_config.h"
+#include "base/json.h"
 
 namespace trireme {
 

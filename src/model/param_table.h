@@ -22,12 +22,12 @@ struct Fp8Columns {
   ScaleDim in, out;
   TensorCut in_cut, out_cut;  ///< not given: all columns are here
 };
-/// The adapters beside a product (AdapterConfig), each of one projection of the weight's range.
 /// By what dropout tells the inputs of adapters apart.
 struct DropoutStream {
   std::uint64_t key = 0;
   std::int64_t inputs = 0;  ///< of all ranks
 };
+/// The adapters beside a product (AdapterConfig), each of one projection of the weight's range.
 struct AdapterParams {
   struct Part {
     ParamIndex weight = kNoParam;     ///< of the projection

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "pipeline/lowering.h"
 
 namespace trireme {
 
@@ -215,12 +216,7 @@ Simulation simulate(const Schedule& schedule, const ActionTimes& times, double w
     std::int64_t sent = 0;
     for (const double duration : result.durations[rank]) busy += duration;
     for (const Action& action : actions) {
-      const bool forward = action.kind == ActionKind::kForward;
-      const bool backward = goes_back(action.kind);
-      const std::int32_t to = action.virtual_stage + (forward ? 1 : -1);
-      const std::int32_t first = forward ? 0 : shape.first_trained;
-      if ((forward || backward) && to >= first && to < shape.virtual_stages)
-        sent += shape.placement[static_cast<std::size_t>(to)] != static_cast<std::int32_t>(rank);
+      if (output_of(action, shape).travels()) ++sent;
     }
     result.busy.push_back(busy);
     result.transfers.push_back(sent);

@@ -17,16 +17,19 @@ void take_pipeline_rank(const Pipeline& pipeline, int rank, RankPart& part) {
   part.chunks = pipeline.chunks_of(rank);
   part.actions = pipeline.schedule.ranks[static_cast<std::size_t>(rank)];
   const std::vector<std::int32_t>& holder = pipeline.placement;
+  const ScheduleShape shape{static_cast<std::int32_t>(pipeline.schedule.ranks.size()),
+                            static_cast<std::int32_t>(holder.size()), 1, holder,
+                            pipeline.schedule.first_trained};
   std::vector<std::int32_t> chunk_of(holder.size());
   std::int32_t chunks = 0;
   for (std::size_t s = 0; s < holder.size(); ++s) {
     if (holder[s] != rank) continue;
     chunk_of[s] = chunks++;
-    const auto first_trained = static_cast<std::size_t>(pipeline.schedule.first_trained);
-    const int before = s > 0 && holder[s - 1] != rank ? 1 : 0;
-    const int behind = s + 1 < holder.size() && holder[s + 1] != rank ? 1 : 0;
-    part.sends += behind + (s > first_trained ? before : 0);
-    part.receives += before + (s >= first_trained ? behind : 0);
+    for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackwardInput}) {
+      const Action action{kind, static_cast<std::int32_t>(s), 0};
+      part.sends += output_of(action, shape).travels() ? 1 : 0;
+      part.receives += input_of(action, shape).travels() ? 1 : 0;
+    }
   }
   for (Action& action : part.actions)
     action.virtual_stage = chunk_of[static_cast<std::size_t>(action.virtual_stage)];

@@ -51,7 +51,7 @@ BaseValues::BaseValues(Context& context, ParamStore& store, std::int64_t bytes_a
 }
 
 TensorView BaseValues::host_rows(ParamIndex index) const {
-  const auto begin = static_cast<std::size_t>(at_.at(index));
+  const auto begin = static_cast<std::size_t>(here_.at(index));
   return {const_cast<std::byte*>(memory_.data()) + begin * sizeof(float), DType::kF32,
           store_.base_shape(index)};
 }
@@ -66,15 +66,15 @@ TensorView BaseValues::rows(ParamIndex index) {
 
 State BaseValues::state(int part) {
   here_.clear();
-  if (part < parts()) here_ = parts_[static_cast<std::size_t>(part)];
-  at_.clear();
   std::int64_t begin = 0;
-  for (const ParamIndex index : here_) {
-    at_[index] = begin;
-    begin += round_up(store_.base_shape(index).count(), kAlignment);
+  if (part < parts()) {
+    for (const ParamIndex index : parts_[static_cast<std::size_t>(part)]) {
+      here_[index] = begin;
+      begin += round_up(store_.base_shape(index).count(), kAlignment);
+    }
   }
   State state = store_.base_state(
-      [this](ParamIndex index) { return at_.contains(index) ? host_rows(index).data : nullptr; });
+      [this](ParamIndex index) { return here_.contains(index) ? host_rows(index).data : nullptr; });
   std::erase_if(state.tensors, [](const StateTensor& tensor) { return tensor.data == nullptr; });
   const auto bytes_of = [](const StateTensor& tensor) {
     return static_cast<std::size_t>(tensor.box.shape.count()) * sizeof(float);
@@ -106,7 +106,7 @@ void BaseValues::join() {
 
 void BaseValues::give(std::deque<QuantizedRefresh>& fp8) {
   join();
-  for (const ParamIndex i : here_) {
+  for (const auto& [i, begin] : here_) {
     if (store_.params()[static_cast<std::size_t>(i)].nf4) {
       if (store_.base_shape(i).count() > 0) nf4_quantize(context_, store_.base_nf4(i), rows(i));
       continue;

@@ -38,8 +38,8 @@ class BaseValues {
   Context& context_;
   ParamStore& store_;
   std::vector<std::vector<ParamIndex>> parts_;
-  std::vector<ParamIndex> here_;           // those of the part under way
-  std::map<ParamIndex, std::int64_t> at_;  // where their rows begin in memory_
+  /// Those of the part under way, and where their rows begin in memory_.
+  std::map<ParamIndex, std::int64_t> here_;
   HostBuffer memory_;
   /// Parts of wider rows, which files are not read into: room beside them, and their places.
   HostBuffer apart_;

@@ -49,7 +49,6 @@ std::vector<ValidationSet> validation_sets(const RunSources& sources, const Prep
                                            const Runtime& runtime) {
   const RunConfig& config = prepared.config;
   BatchShape shape = batch_shape(prepared, runtime);
-  shape.numbered = false;
   if (prepared.evaluation_batch > 0) shape.global = prepared.evaluation_batch;
   std::vector<ValidationSet> sets;
   for (const NamedSource& set : sources.validation) {
