@@ -251,10 +251,6 @@ class Checker {
       report("lora.base", R"("compute", or precision.compute "bf16" or "fp32")",
              "keeps the weights in four bits, and products of fp8 read them in fp8");
     }
-    if (lora.dora && fp8) {
-      report("lora.dora", R"(false, or precision.compute "bf16" or "fp32")",
-             "needs the length of each row of the weights, which stand in fp8");
-    }
     if (config.moe.balance == MoeBalance::kBias) {
       report("moe.balance", R"("auto", "aux" or "none")",
              "moves a bias of the router, which stands still beside adapters (lora)");

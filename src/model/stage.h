@@ -160,7 +160,7 @@ class Stage final : public StageProgram {
     AttentionScratch backward;
     Fp8Scratch fp8;
     AdapterScratch adapters;
-    TensorView widened;                        // the largest weight in NF4, as a product reads it
+    TensorView widened;                        // the largest weight in codes, as values
     ExpertsScratch experts, experts_backward;  // the same, where they do not take turns
   };
   /// The magnitudes of a layer, from its gains.

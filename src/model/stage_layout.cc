@@ -204,7 +204,9 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
     buffers.fp8 =
         lay_out_fp8(arena, fp8_widths(layer, shape.cut.tensor.extent, training && together),
                     fp8_expert_bytes(layer, *shape.fp8));
-  if (shape.nf4) buffers.widened = arena.take(compute, {largest_weight(layer)});
+  // Products read codes of fp8 as they stand; what measures rows of the weights (DoRA) does not.
+  if (shape.nf4 || (shape.fp8 && layer.magnitudes))
+    buffers.widened = arena.take(compute, {largest_weight(layer)});
   buffers.adapters =
       lay_out_adapters(arena, layer, compute == DType::kF32 && shape.cut.tensor.extent == 1);
   buffers.experts = buffers.experts_backward = lay_out_experts_scratch(arena, layer);

@@ -80,6 +80,25 @@ check "samples: one at each evaluation" same "$(grep -c '"kind":"sample","step":
 train "${fp8[@]}" --set "$block" --set run.directory=unsampled --set run.steps=4
 check "samples and evaluations change no bits" same "$(steps_of sampled)" "$(steps_of unsampled)"
 
+# Adapters with magnitudes: a row's length is that of its codes' values, so that they begin as the base alone.
+lora=(--set init.weights=half --set optimizer.lr=0.02 --set lora.rank=4)
+first_loss() { steps_of "$1" | head -n 1 | sed 's/.*"loss":\([-0-9.e+]*\).*/\1/'; }
+train base.json "${lora[@]}" --set precision.compute=bf16 --set lora.dora=true --set run.directory=dora_half
+for recipe in tensor block; do
+  adapted=("${fp8[@]}" "${lora[@]}" --set "precision.fp8={\"recipe\": \"$recipe\"}")
+  train "${adapted[@]}" --set run.directory=lora_$recipe
+  ends_with "$recipe: adapters" 0
+  adapted+=(--set lora.dora=true)
+  train "${adapted[@]}" --set run.directory=dora_$recipe
+  ends_with "$recipe: adapters with magnitudes" 0
+  check "$recipe: they begin as the base" near "$(first_loss dora_$recipe)" "$(first_loss lora_$recipe)" 0.001
+  check "$recipe: lengths are trained" [ "$(last_losses dora_$recipe)" != "$(last_losses lora_$recipe)" ]
+  check "$recipe: they learn what bf16 learns" near "$(last_losses dora_$recipe)" "$(last_losses dora_half)" 0.02
+  train "${adapted[@]}" --set run.directory=dora_$recipe-again --set run.exit_at_step=7
+  train "${adapted[@]}" --set run.directory=dora_$recipe-again
+  same_run "$recipe: magnitudes, resumed" dora_$recipe-again 20 dora_$recipe
+done
+
 # plan: half the bytes of weights travel, and the maxima with them.
 weights_sent() { number weights <(tr -d '\n' <out | grep -o '"data": *{[^}]*}' | tail -n 1); }
 planned=(plan --world 4 --json --no-data --set batch.micro=1 --set parallel.zero_stage=3 --set model.hidden_size=512

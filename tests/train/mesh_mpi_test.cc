@@ -310,6 +310,7 @@ std::vector<MeshCell> fp8_cells(int ranks) {
       cell.fp8->recipe = recipe;
       cell.model = cell.tensor > 2 ? MeshModel::kGpt2Sixteens : MeshModel::kSixteens;
       cell.adapter_rank = 3;
+      cell.magnitudes = recipe == Fp8Recipe::kBlock;
       cells.push_back(cell);
       if (cell.data == 1) continue;
       for (cell.zero_stage = 1; cell.zero_stage < 4; cell.zero_stage += 2) cells.push_back(cell);

@@ -6,10 +6,12 @@
 #include <limits>
 
 #include "base/hash.h"
+#include "base/random.h"
 #include "checkpoint/async_writer.h"
 #include "checkpoint/reader.h"
 #include "dataset/loader.h"
 #include "dataset/sample_order.h"
+#include "store/base_values.h"
 #include "store/host_state.h"
 #include "support/fetch.h"
 #include "support/gradient_norm.h"
@@ -242,6 +244,34 @@ ResolvedRun resolved(const MeshCell& cell, const RunConfig& config, std::int64_t
   return run;
 }
 
+/// `visit(value, at)` of each value of a rank, at its index in the whole tensor.
+template <class Visit>
+void each_value(const StateTensor& tensor, const Visit& visit) {
+  const std::int64_t width = tensor.row_size();
+  const std::int64_t stride = tensor.row_stride == 0 ? width : tensor.row_stride;
+  const bool matrix = tensor.global_shape.rank() == 2;
+  const std::int64_t columns = matrix ? tensor.global_shape[1] : 1;
+  const std::int64_t first = matrix ? tensor.box.offset[1] : 0;
+  auto* values = reinterpret_cast<float*>(tensor.data);
+  for (std::int64_t row = 0; row < tensor.box.shape[0]; ++row) {
+    for (std::int64_t column = 0; column < width; ++column)
+      visit(values[row * stride + column], (tensor.box.offset[0] + row) * columns + first + column);
+  }
+}
+
+/// Weights that stand in codes have no initial values of their own.
+void give_base(Runtime& runtime) {
+  BaseValues base(runtime.context, runtime.store, std::numeric_limits<std::int64_t>::max());
+  for (const StateTensor& tensor : base.state(0).tensors) {
+    const std::uint64_t key = stream_key(7, tensor.name);
+    const bool matrix = tensor.global_shape.rank() == 2;
+    each_value(tensor, [&](float& value, std::int64_t at) {
+      value = matrix ? normal(key, static_cast<std::uint64_t>(at)) / 16 : 1;
+    });
+  }
+  base.give(runtime.fp8_weights);
+}
+
 }  // namespace
 
 void disturb(Context& context, const ParamStore& store) {
@@ -252,18 +282,9 @@ void disturb(Context& context, const ParamStore& store) {
   HostState host(context, parameters);
   fetch(context, parameters, host);
   for (const StateTensor& tensor : host.state().tensors) {
-    const std::int64_t width = tensor.row_size();
-    const std::int64_t stride = tensor.row_stride == 0 ? width : tensor.row_stride;
-    const bool matrix = tensor.global_shape.rank() == 2;
-    const std::int64_t columns = matrix ? tensor.global_shape[1] : 1;
-    const std::int64_t first = matrix ? tensor.box.offset[1] : 0;
-    auto* values = reinterpret_cast<float*>(tensor.data);
-    for (std::int64_t row = 0; row < tensor.box.shape[0]; ++row) {
-      for (std::int64_t column = 0; column < width; ++column) {
-        const std::int64_t at = (tensor.box.offset[0] + row) * columns + first + column;
-        values[row * stride + column] += static_cast<float>(at * 37 % 101 - 50) / 1000;
-      }
-    }
+    each_value(tensor, [](float& value, std::int64_t at) {
+      value += static_cast<float>(at * 37 % 101 - 50) / 1000;
+    });
   }
   host.store();
 }
@@ -279,6 +300,7 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
   MeshResult result;
   if (passage.load.empty()) {
     runtime.store.initialise(runtime.context, 7);
+    if (cell.fp8 && cell.adapter_rank > 0) give_base(runtime);
     result.initial = gather(runtime, runtime.store.state());
     if (cell.magnitudes) {
       runtime.weights_changed(Runtime::Copies::kStale);
