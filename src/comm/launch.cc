@@ -129,6 +129,10 @@ Launch::~Launch() {
   if (std::uncaught_exceptions() == 0) MPI_Finalize();
 }
 
+void Launch::expect_own_core() {
+  if (engine_) engine_->expect_own_core();
+}
+
 void Launch::check_collectives(bool on) {
   if (!engine_) return;
   static_cast<MpiCommunicator&>(*job_).check_collectives(on);

@@ -52,6 +52,9 @@ class Launch {
   /// messages each time. Every rank calls it at the same place.
   void check_collectives(bool on);
 
+  /// No other rank computes where this one does: it does not leave its core while it waits.
+  void expect_own_core();
+
   /// Ends every rank of the job with `code`; does not return. Safe on any thread, also unwinding.
   [[noreturn]] void abort(int code) noexcept;
 

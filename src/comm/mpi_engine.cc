@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "base/signal_free_thread.h"
-#include "comm/backoff.h"
 
 namespace trireme {
 
@@ -44,8 +43,28 @@ void MpiEngine::detach(TransferQueue& queue) {
   std::erase(queues_, &queue);
 }
 
+namespace {
+
+/// Else the kernel rounds short sleeps up by 50 us: several times a small transfer.
+void expect_short_sleeps() { ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL); }
+
+}  // namespace
+
+MpiEngine::Waiting::Waiting(MpiEngine& engine) : engine_(engine) {
+  static thread_local const bool exact = (expect_short_sleeps(), true);
+  static_cast<void>(exact);
+  engine_.waiting_.fetch_add(1);
+}
+
+MpiEngine::Waiting::~Waiting() {
+  if (engine_.waiting_.fetch_sub(1) == 1 && engine_.work_ > 0) engine_.wake();
+}
+
 void MpiEngine::add_work() {
-  if (work_.fetch_add(1) != 0) return;
+  if (work_.fetch_add(1) == 0) wake();
+}
+
+void MpiEngine::wake() {
   {
     const std::lock_guard lock(wake_mutex_);
   }  // so that the thread is not between its check and its sleep
@@ -54,16 +73,15 @@ void MpiEngine::add_work() {
 
 void MpiEngine::run() {
   pthread_setname_np(pthread_self(), "comm");
-  // Else the kernel rounds short sleeps up by 50 us: several times a small transfer.
-  ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+  expect_short_sleeps();
   Backoff backoff;
   while (!stop_) {
-    if (work_ == 0) {
+    if (work_ == 0 || waiting_ > 0) {
       std::unique_lock lock(wake_mutex_);
-      wake_.wait(lock, [this] { return stop_ || work_ > 0; });
+      wake_.wait(lock, [this] { return stop_ || (work_ > 0 && waiting_ == 0); });
       backoff.reset();
     }
-    if (advance_all()) {
+    if (try_to_advance()) {
       backoff.reset();
     } else {
       backoff.pause();
@@ -71,8 +89,12 @@ void MpiEngine::run() {
   }
 }
 
+bool MpiEngine::try_to_advance() {
+  const std::unique_lock lock(queues_mutex_, std::try_to_lock);
+  return lock && advance_all();
+}
+
 bool MpiEngine::advance_all() {
-  const std::lock_guard lock(queues_mutex_);
   bool moved = false;
   for (TransferQueue* queue : queues_) moved = queue->advance() || moved;
   return moved;

@@ -1,6 +1,8 @@
 #pragma once
 // What all communicators of a process share: the lock around every MPI call, and a thread that
-// moves started transfers along. No call under the lock blocks, so neither waits long.
+// moves started transfers along beside the work of others. Who waits for a transfer moves it along
+// itself: to be woken takes longer than a small transfer. No call under the lock blocks, so neither
+// waits long.
 
 #include <atomic>
 #include <condition_variable>
@@ -8,16 +10,17 @@
 #include <thread>
 #include <vector>
 
+#include "comm/backoff.h"
 #include "comm/flight_recorder.h"
 #include "comm/mpi_handles.h"
 
 namespace trireme {
 
-/// A queue of transfers as the communication thread sees it.
+/// A queue of transfers as those who move them see it.
 class TransferQueue {
  public:
   virtual ~TransferQueue() = default;
-  /// Moves what can move without waiting; true where anything did. Of the communication thread.
+  /// Moves what can move without waiting; true where anything did. One thread at a time.
   virtual bool advance() noexcept = 0;
 };
 
@@ -37,12 +40,34 @@ class MpiEngine {
 
   void attach(TransferQueue& queue);
   void detach(TransferQueue& queue);
+  /// Moves transfers along until `done()`.
+  template <class Done>
+  void advance_until(const Done& done) {
+    const Waiting waiting(*this);
+    Backoff backoff(yields_);
+    while (!done()) try_to_advance() ? backoff.reset() : backoff.pause();
+  }
+  /// Every rank of the host has a core: who waits need not let others run.
+  void expect_own_core() { yields_ = Backoff::kYieldsAlone; }
   /// One transfer more, one less: the thread sleeps while there is none.
   void add_work();
   void remove_work() noexcept { work_.fetch_sub(1); }
 
  private:
+  /// Meanwhile the thread sleeps, and its timers are as exact as the thread's.
+  class Waiting {
+   public:
+    explicit Waiting(MpiEngine& engine);
+    ~Waiting();
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    MpiEngine& engine_;
+  };
   void run();
+  void wake();
+  bool try_to_advance();
   bool advance_all();
 
   FlightRecorder& recorder_;
@@ -51,7 +76,8 @@ class MpiEngine {
   std::vector<TransferQueue*> queues_;
   std::mutex wake_mutex_;
   std::condition_variable wake_;
-  std::atomic<int> work_{0};
+  std::atomic<int> work_{0}, waiting_{0};
+  std::atomic<int> yields_{Backoff::kYields};
   std::atomic<bool> stop_{false};
   std::thread thread_;  // last: it uses all of the above
 };

@@ -167,8 +167,11 @@ TransferChannel::Transfer* TransferChannel::start_exchange(std::span<const Messa
 }
 
 void TransferChannel::wait(Transfer* transfer) {
-  std::unique_lock lock(mutex_);
-  finished_.wait(lock, [&] { return transfer->done; });
+  engine_.advance_until([&] {
+    const std::lock_guard lock(mutex_);
+    return transfer->done;
+  });
+  const std::lock_guard lock(mutex_);
   const std::exception_ptr error = std::exchange(transfer->error, nullptr);
   free_.push_back(transfer);
   if (error) std::rethrow_exception(error);
@@ -534,7 +537,6 @@ void TransferChannel::finish(Transfer& transfer) {
   const std::lock_guard lock(mutex_);
   std::erase(queue_, &transfer);
   transfer.done = true;
-  finished_.notify_all();
 }
 
 void TransferChannel::fail(const std::exception_ptr& error, bool all) noexcept {
@@ -553,7 +555,6 @@ void TransferChannel::fail(const std::exception_ptr& error, bool all) noexcept {
     engine_.remove_work();
     return true;
   });
-  finished_.notify_all();
 }
 
 }  // namespace trireme

@@ -13,7 +13,7 @@
 
 namespace trireme {
 
-Placement bind_to_cores(const RunConfig& config, const Launch& launch) {
+Placement bind_to_cores(const RunConfig& config, Launch& launch) {
   std::vector<std::vector<Core>> cores_of_rank;
   for (const std::string& text : launch.host().all_gather_text(text_of(usable_cores()))) {
     cores_of_rank.push_back(parse_cores(text));
@@ -44,6 +44,7 @@ Placement bind_to_cores(const RunConfig& config, const Launch& launch) {
         "{} share {} of {}: each waits for the others and steps take longer than on fewer ranks",
         counted(launch.local_size(), "rank"), counted(usable, "core"), launch.host_name());
   }
+  if (launch.local_size() <= usable) launch.expect_own_core();
   if (placement.sharers > 1 && placement.threads > 1 && openmp_binds_threads()) {
     log_warning(
         "OMP_PROC_BIND (or OMP_PLACES) binds the threads of {} ranks of this host to the same "

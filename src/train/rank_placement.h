@@ -8,7 +8,7 @@
 namespace trireme {
 
 /// Which GPU and cores this rank computes on, bound; EnvironmentError as choose_device. Collective.
-Placement bind_to_cores(const RunConfig& config, const Launch& launch);
+Placement bind_to_cores(const RunConfig& config, Launch& launch);
 
 /// A prepared run's runtime options here; EnvironmentError where memory is too little. Collective.
 RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch,
