@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <set>
 
 #include "base/file.h"
 #include "base/human_format.h"
 #include "device/cpu_info.h"
 #include "device/gpu.h"
+#include "device/topology.h"
 #include "kernels/gemm/gemm_quantized.h"
 #include "plan/link_measure.h"
 #include "plan/machine_rates.h"
@@ -37,14 +39,14 @@ class ClusterMeasurement {
         replica_(runtime.replica()),
         measurement_{runtime.context, [this] { replica_.barrier(); }} {}
 
-  Cluster run(const HostTimes& host) {
+  Cluster run(const StepSample& step) {
     describe();
     measure_ops();
     measure_memory();
     measure_links();
-    take_host(host);
     cluster_.efficiency = {1, 1, cluster_.efficiency.attention, 1, 1};
     note("efficiency", "1: the tables and rates are what is reached, not what a data sheet has");
+    take_step(step);
     return std::move(cluster_);
   }
 
@@ -76,9 +78,21 @@ class ClusterMeasurement {
     } else {
       cluster_.device.name = cpu_model_name();
       cluster_.device.memory_bytes = memory_bytes_available() / in_node();
+      cluster_.cores_per_node = cores_in_node();
+      note("cores_per_node", "of the host: those that its ranks may use");
     }
     note("devices_per_node", "measured: ranks of a host");
     note("device.memory_bytes", gpu ? "of the GPU" : "of the host (or its cgroup), a rank's share");
+  }
+
+  /// Cut to a quota, which usable_cpu_count() knows as long as nobody is bound to less.
+  [[nodiscard]] std::int64_t cores_in_node() const {
+    std::set<int> cpus;
+    for (const std::string& text : runtime_.launch.host().all_gather_text(text_of(usable_cores())))
+      for (const Core& core : parse_cores(text)) cpus.insert(core.cpus.begin(), core.cpus.end());
+    std::int64_t usable = usable_cpu_count();
+    runtime_.launch.host().sum(std::span(&usable, 1));
+    return std::min<std::int64_t>(std::ssize(cpus), usable);
   }
 
   [[nodiscard]] std::vector<DType> types() const {
@@ -195,21 +209,33 @@ class ClusterMeasurement {
                             : "not measured: one host; as in a node. Write what the network has");
   }
 
-  void take_host(HostTimes host) {
+  void take_step(StepSample step) {
     if (runtime_.context.on_gpu()) {
       note("host", "not measured: launches of a layer, where a step is not replayed as a graph");
       return;
     }
-    take_mean(replica_, host.passes);
-    take_mean(replica_, host.step);
-    const double layers =
-        static_cast<double>(runtime_.model.layer_count()) / runtime_.mesh.extent(Axis::kPipeline);
+    for (double* const each : {&step.ops.products, &step.ops.attention, &step.ops.passes,
+                               &step.ops.update, &step.between_ops, &step.data})
+      take_mean(replica_, *each);
+    const int stages = runtime_.mesh.extent(Axis::kPipeline);
+    const double layers = static_cast<double>(runtime_.model.layer_count()) / stages;
     const double each =
-        host.passes / (layers * static_cast<double>(prepared_.run.passes.accumulation));
+        step.between_ops / (layers * static_cast<double>(prepared_.run.passes.accumulation));
     cluster_.host.layer_forward_seconds = cluster_.host.layer_backward_seconds = each / 2;
-    cluster_.host.step_seconds = host.step;
-    note("host",
-         measured("what lies between the ops of this config's step, the least of its steps"));
+    cluster_.host.step_seconds = step.data;
+    note("host", measured("what lies between the ops of this config's step, the median step's"));
+    if (stages > 1) return;  // its ranks differ
+    const OpSeconds alone = predicted_op_seconds(
+        runtime_.model, step_layout(prepared_.config, prepared_.run), cluster_);
+    calibrate(cluster_, alone, step.ops);
+    const auto times = [](double in_step, double by_tables) { return in_step / by_tables; };
+    note("calibration",
+         measured(fmt::format(
+             "in this config's step products take {:.2f}, passes {:.2f}, attention "
+             "{:.2f}, the update {:.2f} of the seconds that they take alone; gemm, memory and "
+             "efficiency.attention are those of the step",
+             times(step.ops.products, alone.products), times(step.ops.passes, alone.passes),
+             times(step.ops.attention, alone.attention), times(step.ops.update, alone.update))));
   }
 
   Runtime& runtime_;
@@ -234,8 +260,8 @@ void check_cluster_file(const std::string& path) {
                     parent.string());
 }
 
-Cluster measure_cluster(Runtime& runtime, const PreparedRun& prepared, const HostTimes& host) {
-  return ClusterMeasurement(runtime, prepared).run(host);
+Cluster measure_cluster(Runtime& runtime, const PreparedRun& prepared, const StepSample& step) {
+  return ClusterMeasurement(runtime, prepared).run(step);
 }
 
 }  // namespace trireme

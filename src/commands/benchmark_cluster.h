@@ -4,6 +4,7 @@
 #include <string>
 
 #include "plan/cluster_file.h"
+#include "plan/op_calibration.h"
 #include "train/prepare.h"
 #include "train/runtime.h"
 
@@ -12,14 +13,17 @@ namespace trireme {
 /// ConfigError where FILE exists, DataError where it has no folder.
 void check_cluster_file(const std::string& path);
 
-/// Of a rank's step, seconds that no op takes: in forward and backward together, and beside them.
-struct HostTimes {
-  double passes = 0, step = 0;
+/// Of a rank's step: its ops, and seconds that no op takes, in forward and backward together, and
+/// beside them.
+struct StepSample {
+  OpSeconds ops;
+  double between_ops = 0, data = 0;
 };
 
 /// Products, passes, attention and links, each with its source; what could not be measured says so
-/// there. `host` is of a CPU's step, shared out among its layers, forward and backward alike.
+/// there. On a CPU the ops take what they do in `step` (calibrate), and what lies between them is
+/// shared out among layers, forward and backward alike.
 /// Memory of its own: that of the largest product and pass. Collective; the same on every rank.
-Cluster measure_cluster(Runtime& runtime, const PreparedRun& prepared, const HostTimes& host);
+Cluster measure_cluster(Runtime& runtime, const PreparedRun& prepared, const StepSample& step);
 
 }  // namespace trireme

@@ -20,6 +20,7 @@
 #include "device/gpu_op_clock.h"
 #include "guard/watch.h"
 #include "model/flops.h"
+#include "plan/op_measure.h"
 #include "plan/traffic.h"
 #include "train/device_choice.h"
 #include "train/memory_check.h"
@@ -53,34 +54,42 @@ Loader synthetic_loader(Runtime& runtime, const PreparedRun& prepared) {
 struct TimedSteps {
   std::vector<double> seconds;  ///< of each
   StepTimes sum;
-  HostTimes host;  ///< the least of a step, where ops are traced
+  StepSample sample;  ///< where ops are traced
 };
 
-/// Keeps the least that a step has had in its passes outside of ops and waits, and for its data:
-/// what else the machine does falls into none of the quickest.
-class HostClock {
+/// The median of what each part of a step took: what others do meanwhile falls into few.
+class StepSampler {
  public:
-  HostClock(const OpTrace* ops, HostTimes& least) : ops_(ops), least_(least) {}
+  explicit StepSampler(const OpTrace* ops) : ops_(ops) {}
   void step(const StepTimes& times) {
     if (ops_ == nullptr) return;
-    std::int64_t ns = 0;
-    for (const OpTotal& op : ops_->totals()) {
-      const StepPhase phase = step_phase_of(op.phase);
-      if (phase == StepPhase::kForward || phase == StepPhase::kBackward) ns += op.ns;
-    }
-    const double in_ops = static_cast<double>(ns - std::exchange(ops_ns_, ns)) * 1e-9;
-    const double passes = std::max(0.0, times.forward_backward_seconds() - in_ops);
-    const double data = times.seconds_of(Phase::kData);
-    least_.passes = first_ ? passes : std::min(least_.passes, passes);
-    least_.step = first_ ? data : std::min(least_.step, data);
-    first_ = false;
+    const OpSeconds all = op_seconds(ops_->totals());
+    const OpSeconds of_step{all.products - before_.products, all.attention - before_.attention,
+                            all.passes - before_.passes, all.update - before_.update};
+    before_ = all;
+    pass_bytes_ = all.pass_bytes;
+    products_.push_back(of_step.products);
+    attention_.push_back(of_step.attention);
+    passes_.push_back(of_step.passes);
+    update_.push_back(of_step.update);
+    between_.push_back(times.forward_backward_seconds() - of_step.products - of_step.attention -
+                       of_step.passes);
+    data_.push_back(times.seconds_of(Phase::kData));
+  }
+  [[nodiscard]] StepSample medians() const {
+    StepSample sample;
+    sample.ops = {median_of(products_), median_of(attention_), median_of(passes_),
+                  median_of(update_), pass_bytes_};
+    sample.between_ops = std::max(0.0, median_of(between_));
+    sample.data = median_of(data_);
+    return sample;
   }
 
  private:
   const OpTrace* const ops_;
-  HostTimes& least_;
-  std::int64_t ops_ns_ = 0;  // of the steps so far
-  bool first_ = true;
+  OpSeconds before_;  // of the steps so far
+  double pass_bytes_ = 0;
+  std::vector<double> products_, attention_, passes_, update_, between_, data_;
 };
 
 /// Training's own steps; their ops go to `ops`, where given.
@@ -93,7 +102,7 @@ TimedSteps time_steps(Runtime& runtime, const PreparedRun& prepared, const Optio
   inputs.stands_still_behind = [&](std::int64_t step) { return step == options.warmup; };
   StepLoop loop(runtime, loader, inputs);
   TimedSteps timed;
-  HostClock host(ops, timed.host);
+  StepSampler sampler(ops);
   for (std::int64_t i = 0; i < inputs.steps; ++i) {
     if (i == options.warmup) runtime.context.set_op_trace(ops);
     const CommittedStep step = loop.next();
@@ -103,9 +112,10 @@ TimedSteps time_steps(Runtime& runtime, const PreparedRun& prepared, const Optio
     if (i < options.warmup) continue;
     timed.seconds.push_back(step.times.seconds());
     timed.sum += step.times;
-    host.step(step.times);
+    sampler.step(step.times);
   }
   runtime.context.set_op_trace(nullptr);
+  timed.sample = sampler.medians();
   return timed;
 }
 
@@ -200,7 +210,7 @@ void time_run(Launch& launch, const PreparedRun& prepared, const Placement& plac
                      std::as_writable_bytes(std::span(result.ranks)));
   const MachineRates my_rates = options.rates ? rates_of_machine(runtime) : MachineRates();
   std::optional<Cluster> cluster;
-  if (!options.write_cluster.empty()) cluster = measure_cluster(runtime, prepared, traced.host);
+  if (!options.write_cluster.empty()) cluster = measure_cluster(runtime, prepared, traced.sample);
   const std::vector<std::string> texts = replica.all_gather_text(text_of(mine, my_rates));
   if (replica.rank() != 0) return;
 

@@ -28,6 +28,7 @@ class Clocks {
         waiting_(schedule.ranks.size(), false) {}
 
   void run() {
+    if (times_.processors > 0) return run_sharing();
     for (std::size_t rank = 0; rank < schedule_.ranks.size(); ++rank) ready_.push_back(rank);
     // A rank that has to wait is put back by the one that makes what it waits for.
     for (std::size_t next = 0; next < ready_.size(); ++next) advance(ready_[next]);
@@ -123,6 +124,70 @@ class Clocks {
     }
   }
 
+  // --- fewer processors than ranks -------------------------------------------------------------
+
+  /// The action, or group, that a rank computes.
+  struct Current {
+    std::size_t end = 0;           // of its positions; 0: the rank waits
+    double left = 0, seconds = 0;  // of work, on a processor of its own
+  };
+
+  /// From one event to the next, an event being that an action ends or an input arrives.
+  void run_sharing() {
+    std::vector<Current> currents(schedule_.ranks.size());
+    for (double now = 0, next = 0; next != kNotYet; now = next) {
+      next = kNotYet;
+      double active = 0;
+      for (std::size_t rank = 0; rank < currents.size(); ++rank) {
+        next = std::min(next, begin(rank, now, currents[rank]));
+        if (currents[rank].end > 0) ++active;
+      }
+      const double speed = std::min(1.0, times_.processors / std::max(1.0, active));
+      for (const Current& current : currents)
+        if (current.end > 0) next = std::min(next, now + current.left / speed);
+      if (next == kNotYet) return;
+      for (std::size_t rank = 0; rank < currents.size(); ++rank) {
+        Current& current = currents[rank];
+        if (current.end == 0) continue;
+        const bool ends = now + current.left / speed <= next;
+        current.left -= (next - now) * speed;
+        if (ends) finish(rank, next, current);
+      }
+    }
+  }
+
+  /// Where the next inputs of a rank that waits are there it begins; the time at which they will
+  /// be, or never as far as is known.
+  double begin(std::size_t rank, double now, Current& current) {
+    const std::vector<Action>& actions = schedule_.ranks[rank];
+    const std::size_t position = replay_.done[rank];
+    if (current.end > 0 || position == actions.size()) return kNotYet;
+    const std::size_t end = end_of_group(actions, position);
+    double start = now;
+    for (std::size_t i = position; i < end && start != kNotYet; ++i)
+      start = std::max(start, input(static_cast<std::int32_t>(rank), actions[i]));
+    if (start > now) return start;
+    current = {end, 0, 0};
+    for (std::size_t i = position; i < end; ++i) {
+      replay_.starts[rank][i] = now;
+      replay_.durations[rank][i] = duration(actions[i]);
+      current.seconds += replay_.durations[rank][i];
+    }
+    current.left = current.seconds;
+    return kNotYet;
+  }
+
+  void finish(std::size_t rank, double now, Current& current) {
+    std::size_t& position = replay_.done[rank];
+    const double taken = now - replay_.starts[rank][position];
+    for (; position < current.end; ++position) {
+      if (current.seconds > 0) replay_.durations[rank][position] *= taken / current.seconds;
+      make(schedule_.ranks[rank][position], now);
+    }
+    replay_.ends[rank] = now;
+    current = {};
+  }
+
   const Schedule& schedule_;
   const ScheduleShape& shape_;
   const ActionTimes& times_;
@@ -138,6 +203,18 @@ class Clocks {
 StageTimes ActionTimes::of_stage(std::int32_t virtual_stage) const {
   if (!stages.empty()) return stages[static_cast<std::size_t>(virtual_stage)];
   return {forward, backward_input, backward_weight, recompute};
+}
+
+ActionTimes operator*(double times, ActionTimes actions) {
+  for (double* const each : {&actions.forward, &actions.backward_input, &actions.backward_weight})
+    *each *= times;
+  if (actions.recompute) *actions.recompute *= times;
+  for (StageTimes& stage : actions.stages) {
+    for (double* const each : {&stage.forward, &stage.backward_input, &stage.backward_weight})
+      *each *= times;
+    if (stage.recompute) *stage.recompute *= times;
+  }
+  return actions;
 }
 
 double ActionTimes::of(ActionKind kind, std::int32_t virtual_stage) const {

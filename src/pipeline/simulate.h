@@ -4,8 +4,9 @@
 // An action starts when the one before it on its rank has ended and its input is there: F of stage
 // s needs F of stage s-1; B and BW of stage s need those of s+1 (unless nothing is trained in s or
 // below, Schedule::first_trained) and their own F (or R), W its own B. Between ranks an input is
-// there `transfer` after it was made; a transfer takes no time of a rank. Bubble rate and times are
-// those of Qi et al. 2023, "Zero Bubble Pipeline Parallelism".
+// there `transfer` after it was made; a transfer takes no time of a rank. Ranks that are more than
+// their processors go on more slowly while they compute, not while they wait. Bubble rate and times
+// are those of Qi et al. 2023, "Zero Bubble Pipeline Parallelism".
 
 #include <cstdint>
 #include <optional>
@@ -29,6 +30,8 @@ struct ActionTimes {
   /// Of each virtual stage where they differ; those above are then their means.
   std::vector<StageTimes> stages = {};
   std::optional<double> recompute = {};  ///< as StageTimes has it
+  /// Ranks that compute at once share so many processors evenly; 0: each has its own.
+  double processors = 0;
   /// Of an action of a pair without R, or of R.
   [[nodiscard]] double of(ActionKind kind, std::int32_t virtual_stage) const;
   [[nodiscard]] double of(const Action& action) const {
@@ -39,6 +42,8 @@ struct ActionTimes {
     return of_stage(virtual_stage).recompute.value_or(0);
   }
   [[nodiscard]] double all() const { return forward + backward_input + backward_weight; }
+  /// All but transfers.
+  friend ActionTimes operator*(double times, ActionTimes actions);
 
  private:
   [[nodiscard]] StageTimes of_stage(std::int32_t virtual_stage) const;

@@ -15,14 +15,13 @@ namespace trireme {
 namespace {
 
 constexpr double kLargest = 1e24;
-constexpr double kEfficiencyMax = 1.5;  // of a fit whose count of bytes is too high
 
 struct Bounds {
   double from = 0, to = kLargest;
   bool from_excluded = false;
 };
 constexpr Bounds kPositive{0, kLargest, true}, kNotNegative{}, kShare{0, 1, false};
-constexpr Bounds kEfficient{0, kEfficiencyMax, true};
+constexpr Bounds kEfficient{0, Cluster::kEfficiencyMax, true};
 enum class Need : std::uint8_t { kRequired, kOptional };
 
 /// Reads the keys of one object, and notes what is wrong with each under its path.
@@ -355,6 +354,7 @@ Cluster parse_cluster(const Json& json, std::vector<Problem>& problems) {
   Reader keys(&json, "cluster", problems);
   keys.text("name", cluster.name, Need::kRequired);
   keys.integer("devices_per_node", cluster.devices_per_node, 1, Need::kRequired);
+  keys.integer("cores_per_node", cluster.cores_per_node, 0);
   read_device(keys.object("device", Need::kRequired), cluster.device);
   keys.number("shared_bytes_per_second", cluster.shared_bytes_per_second, kPositive);
   read_tables(keys, cluster);
@@ -371,6 +371,7 @@ Json cluster_file_json(const Cluster& cluster) {
   Json json;
   json["name"] = cluster.name;
   json["devices_per_node"] = cluster.devices_per_node;
+  if (cluster.cores_per_node > 0) json["cores_per_node"] = cluster.cores_per_node;
   json["device"] = device_json(cluster.device);
   if (cluster.shared_bytes_per_second > 0)
     json["shared_bytes_per_second"] = cluster.shared_bytes_per_second;

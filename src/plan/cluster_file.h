@@ -46,8 +46,11 @@ struct OtherProgram {
 };
 
 struct Cluster {
+  static constexpr double kEfficiencyMax = 1.5;  ///< of a fit whose count of bytes is too high
   std::string name;
   std::int64_t devices_per_node = 1;
+  /// Of CPUs the cores that ranks of a node share; 0: not known, each has its own.
+  std::int64_t cores_per_node = 0;
   struct Device {
     DeviceKind kind = DeviceKind::kCuda;
     std::string name;

@@ -189,13 +189,10 @@ class PartTimes::Walk {
   // --- transfers -------------------------------------------------------------------------------
 
   /// `window`: seconds of work that it goes on behind; of another system its share.
-  void transfer(PassTime& pass, Axis axis, double seconds, double window) const {
-    double hidden = std::min(seconds, window);
-    if (other_ != nullptr) {
-      hidden = seconds * other_->overlap.tensor;
-    } else if (!parts_.goes_on_behind(link_of(axis))) {
-      hidden = 0;
-    }
+  void transfer(PassTime& pass, Axis axis, double seconds, double window, double calls = 1) const {
+    const double hidden = other_ != nullptr
+                              ? seconds * other_->overlap.tensor
+                              : std::min(parts_.hideable(link_of(axis), seconds, calls), window);
     pass.exposed[axis] += seconds - hidden;
     pass.hidden[axis] += hidden;
   }
@@ -213,7 +210,8 @@ class PartTimes::Walk {
   void ring(PassTime& pass, double times, double window, double bytes_of_element) const {
     if (tensor_.ranks() == 1) return;
     const double bytes = real(rows_ * hidden_) * bytes_of_element;
-    transfer(pass, Axis::kTensor, times * tensor_.ring(bytes), window);
+    const double seconds = times == 2 ? tensor_.all_reduce(bytes) : times * tensor_.ring(bytes);
+    transfer(pass, Axis::kTensor, seconds, window);
     pass.bytes[Axis::kTensor] += times * bytes * (1 - 1 / real(tensor_.ranks()));
   }
   /// Of a product whose rows travel as they come: the rank's own come first, or go last.
@@ -252,9 +250,11 @@ class PartTimes::Walk {
     if (ranks == 1) return;
     const double n = real(ranks), kv = 2 * real(layer_.attention.kv_size() * rows_);
     double bytes = (n - 1) * kv * element_, window = attention * (1 - 1 / n);
+    double calls = back ? 2 : 1;
     switch (layout_.context_method) {
       case ContextMethod::kRing:
         if (back) bytes += n * kv * 4;
+        calls = back ? 2 * n - 1 : n - 1;  // keys and values, then their sums all the way home
         break;
       case ContextMethod::kAllGather:
         window = 0;
@@ -265,13 +265,18 @@ class PartTimes::Walk {
         const double q = real(rows_ * layer_.attention.q_size()) / n, qkv = q + kv / n;
         bytes = (n - 1) * (qkv + q) * element_;
         if (back) bytes += (n - 1) * qkv * 4;
+        calls = back ? 4 : 2;  // q, k, v and o; their gradients, and delta
       }
     }
     const double seconds = layout_.context_method == ContextMethod::kRing
-                               ? n * context_.hop(bytes / n)
-                               : context_.to_all(bytes);
-    transfer(pass, Axis::kContext, seconds, window);
+                               ? calls * context_.hop(bytes / calls)
+                               : context_.to_all(bytes, calls);
+    transfer(pass, Axis::kContext, seconds, window, calls);
     pass.bytes[Axis::kContext] += bytes;
+    if (other_ == nullptr && layout_.context_method != ContextMethod::kUlysses)
+      pass.compute +=
+          (n - 1) *
+          ops_.memory(back ? 12 * kv : 3 * element_ * real(rows_ * layer_.attention.q_size()));
   }
 
   // --- passes over memory ----------------------------------------------------------------------
@@ -492,8 +497,9 @@ PartTimes::PartTimes(const ModelConfig& model, const StepLayout& layout, const C
       ops_(cluster, busy_of(cluster, layout),
            rank_speed(cluster, busy_of(cluster, layout), layout.threads)) {}
 
-bool PartTimes::goes_on_behind(const LinkTime& link) const {
-  return layout_.device == DeviceKind::kCuda || link.crosses_nodes();
+double PartTimes::hideable(const LinkTime& link, double seconds, double calls) const {
+  const bool moved_by_others = layout_.device == DeviceKind::kCuda || link.crosses_nodes();
+  return moved_by_others ? seconds : std::min(seconds, calls * link.latency());
 }
 
 PartTime PartTimes::layer(std::int64_t index) const { return Walk(*this, index).run(); }
@@ -525,8 +531,7 @@ PartTime PartTimes::head() const {
   }
   pass.compute += ops_.memory(3 * logit * real(rows * columns)) +
                   ops_.memory(4 * element * real(layout_.residual_tokens() * hidden));
-  const double ring = tensor.ring(real(rows * hidden) * element);
-  pass.exposed[Axis::kTensor] = 2 * ring;
+  pass.exposed[Axis::kTensor] = tensor.all_reduce(real(rows * hidden) * element);
   pass.bytes[Axis::kTensor] = 2 * real(rows * hidden) * element * (1 - 1 / real(tensor.ranks()));
   const PassTime norm{ops_.memory(5 * element * real(layout_.residual_tokens() * hidden))};
   time.backward_input = time.backward = norm;
@@ -550,7 +555,7 @@ PartTime PartTimes::embedding() const {
   const double times = layout_.sequence_parallel ? 1 : 2;
   for (const auto& [pass, count] : {std::pair{&time.forward, times},
                                     {&time.backward_weight, model_.adapters ? 0 : 2 - times}}) {
-    pass->exposed[Axis::kTensor] = count * tensor.ring(all);
+    pass->exposed[Axis::kTensor] = count == 2 ? tensor.all_reduce(all) : count * tensor.ring(all);
     pass->bytes[Axis::kTensor] = count * all * (1 - 1 / real(tensor.ranks()));
   }
   time.backward = time.backward_weight;

@@ -61,8 +61,9 @@ class PartTimes {
   [[nodiscard]] double vocabulary_size() const;
 
   [[nodiscard]] const OpTime& ops() const { return ops_; }
-  /// Whether transfers of this link go on behind work: ranks of a CPU's node move bytes themselves.
-  [[nodiscard]] bool goes_on_behind(const LinkTime& link) const;
+  /// What work can hide of so many seconds of transfers: all, but ranks of a CPU's node move bytes
+  /// themselves, and only wait for each other behind work, once a call.
+  [[nodiscard]] double hideable(const LinkTime& link, double seconds, double calls) const;
 
  private:
   class Walk;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/math.h"
+#include "base/trace.h"
 #include "plan/op_measure.h"
 
 namespace trireme {
@@ -15,6 +16,26 @@ constexpr std::int64_t kBytesMin = 1 << 10, kBytesStep = 16;
 constexpr double kLatencyBytes = 4096, kBandwidthBytes = 65536;
 constexpr double kBytesTimed = 4e6;
 constexpr std::int64_t kTimesMax = 20, kRepetitions = 16;
+/// A step has work between its transfers, behind which those who carry them have gone to sleep.
+constexpr std::int64_t kWorkNs = 300'000, kLatencyRepetitions = 33;
+
+void work_for(std::int64_t ns) {
+  for (const std::int64_t begin_ns = steady_now_ns(); steady_now_ns() - begin_ns < ns;) continue;
+}
+
+/// The median of single transfers behind work, in place of the least of many back to back.
+double latency_of(const Measurement& measurement, const std::function<void()>& transfer) {
+  std::vector<double> seconds;
+  for (std::int64_t i = 0; i < kLatencyRepetitions; ++i) {
+    measurement.together();
+    work_for(kWorkNs);
+    const std::int64_t begin_ns = steady_now_ns();
+    transfer();
+    measurement.context.synchronize();
+    seconds.push_back(static_cast<double>(steady_now_ns() - begin_ns) * 1e-9);
+  }
+  return median_of(std::move(seconds));
+}
 
 }  // namespace
 
@@ -61,8 +82,10 @@ std::vector<TransferSeconds> measure_transfers(Communicator& channel, Context& c
     const std::int64_t times = std::clamp<std::int64_t>(
         static_cast<std::int64_t>(kBytesTimed / static_cast<double>(whole)), 1, kTimesMax);
     const auto time = [&](double of_bytes, double messages, const std::function<void()>& work) {
-      measured.push_back(
-          {of_bytes, messages, seconds_of(measurement, {times, kRepetitions}, work)});
+      const double seconds = of_bytes > kLatencyBytes
+                                 ? seconds_of(measurement, {times, kRepetitions}, work)
+                                 : latency_of(measurement, work);
+      measured.push_back({of_bytes, messages, seconds});
     };
     time(sent, steps, [&] { channel.start_all_gather(operand).wait(); });
     time(sent, steps, [&] { channel.start_reduce_scatter(operand).wait(); });

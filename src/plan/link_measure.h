@@ -20,8 +20,8 @@ struct TransferSeconds {
 Cluster::Link link_of(std::span<const TransferSeconds> transfers);
 
 /// All-gathers, reduce-scatters and exchanges with the next rank, of 1 KiB to `bytes_max`, on all
-/// ranks of `channel` at once; its operands are in the context's memory. Collective. Empty on one
-/// rank.
+/// ranks of `channel` at once; its operands are in the context's memory. Short ones as a step meets
+/// them, one behind some work; others the best of many. Collective. Empty on one rank.
 std::vector<TransferSeconds> measure_transfers(Communicator& channel, Context& context,
                                                std::int64_t bytes_max);
 

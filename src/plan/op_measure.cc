@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/trace.h"
 #include "kernels/attention/attention.h"
@@ -186,18 +187,25 @@ std::vector<ProductShape> products_to_measure(const ModelConfig& model, std::int
   return list.shapes;
 }
 
+double median_of(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 double seconds_of(const Measurement& measurement, const Repeats& repeats,
                   const std::function<void()>& work) {
-  double best = INFINITY;
+  std::vector<double> seconds;
   for (std::int64_t i = 0; i < repeats.repetitions; ++i) {
     measurement.together();
     const std::int64_t begin_ns = steady_now_ns();
     for (std::int64_t j = 0; j < repeats.times; ++j) work();
     measurement.context.synchronize();
     measurement.together();
-    best = std::min(best, static_cast<double>(steady_now_ns() - begin_ns) * 1e-9);
+    seconds.push_back(static_cast<double>(steady_now_ns() - begin_ns) * 1e-9);
   }
-  return best / real(repeats.times);
+  return median_of(std::move(seconds)) / real(repeats.times);
 }
 
 std::vector<ProductSeconds> measure_products(const Measurement& measurement,

@@ -41,7 +41,10 @@ struct Repeats {
   std::int64_t times = 1, repetitions = 8;
 };
 
-/// The least of the repetitions of `work`, from one meeting of the ranks to the next; seconds of
+/// 0 of none.
+double median_of(std::vector<double> values);
+
+/// The median repetition of `work`, from one meeting of the ranks to the next; seconds of
 /// one time. Collective through `together`.
 double seconds_of(const Measurement& measurement, const Repeats& repeats,
                   const std::function<void()>& work);

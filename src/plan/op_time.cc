@@ -40,6 +40,13 @@ double rank_speed(const Cluster& cluster, std::int64_t busy, std::int64_t thread
                   static_cast<double>(threads) / static_cast<double>(cluster.device.threads));
 }
 
+double threads_of_core(const Cluster& cluster, std::int64_t busy, std::int64_t threads) {
+  if (cluster.device.kind != DeviceKind::kCpu || cluster.cores_per_node == 0) return 1;
+  const std::int64_t each = threads == 0 ? 1 : threads;  // 0: cores are shared out among ranks
+  return std::max(1.0,
+                  static_cast<double>(busy * each) / static_cast<double>(cluster.cores_per_node));
+}
+
 OpTime::OpTime(const Cluster& cluster, std::int64_t busy, double speed)
     : cluster_(cluster),
       speed_(speed),
@@ -105,6 +112,7 @@ double OpTime::attention(double flops, DType type) const {
 LinkTime::LinkTime(const Cluster& cluster, std::int64_t ranks, std::int64_t stride)
     : ranks_(ranks),
       in_node_(std::clamp<std::int64_t>(cluster.devices_per_node / stride, 1, ranks)),
+      reads_memory_(cluster.device.kind == DeviceKind::kCpu && in_node_ == ranks),
       node_rate_(cluster.node.bytes_per_second * cluster.efficiency.node),
       network_rate_(cluster.network.bytes_per_second * cluster.efficiency.network),
       node_latency_(cluster.node.latency_seconds),
@@ -127,12 +135,16 @@ double LinkTime::ring(double bytes) const {
   return seconds + latency();
 }
 
-double LinkTime::to_all(double bytes) const {
+double LinkTime::all_reduce(double bytes) const {
+  return 2 * ring(bytes) - (reads_memory_ && bytes > 0 && ranks_ > 1 ? latency() : 0);
+}
+
+double LinkTime::to_all(double bytes, double calls) const {
   if (ranks_ == 1 || bytes <= 0) return 0;
   const double part = bytes / static_cast<double>(ranks_ - 1);
   const double within = static_cast<double>(in_node_ - 1) * part / node_rate_;
   const double across = static_cast<double>(ranks_ - in_node_) * part / network_rate_;
-  return std::max(within, across) + latency();
+  return std::max(within, across) + calls * latency();
 }
 
 double LinkTime::hop(double bytes) const {

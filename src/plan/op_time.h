@@ -22,6 +22,10 @@ struct ProductWork {
 /// and caches are shared out among those that are there, each with `threads` (0: its share).
 double rank_speed(const Cluster& cluster, std::int64_t busy, std::int64_t threads);
 
+/// How many threads a core of a CPU's node has, where `busy` ranks compute at once; 1 where each
+/// has cores of its own.
+double threads_of_core(const Cluster& cluster, std::int64_t busy, std::int64_t threads);
+
 /// What one device of a cluster takes, where `busy` of its node compute at once, `speed` times as
 /// fast as the file has it.
 class OpTime {
@@ -60,17 +64,20 @@ class LinkTime {
   [[nodiscard]] std::int64_t ranks() const { return ranks_; }
   [[nodiscard]] bool crosses_nodes() const { return in_node_ < ranks_; }
   /// All-gather or reduce-scatter of `bytes` in all, around a ring: each rank sends (n-1)/n of
-  /// them. Between nodes the members of a node share their network links. Half an all-reduce.
+  /// them. Between nodes the members of a node share their network links.
   [[nodiscard]] double ring(double bytes) const;
-  /// Every rank sends `bytes` to all others together, in equal parts.
-  [[nodiscard]] double to_all(double bytes) const;
+  /// Both. Ranks of a CPU's node, which read each other's memory, wait for each other once.
+  [[nodiscard]] double all_reduce(double bytes) const;
+  /// Every rank sends `bytes` to all others together, in equal parts, in so many calls.
+  [[nodiscard]] double to_all(double bytes, double calls = 1) const;
   /// From a rank to the next.
   [[nodiscard]] double hop(double bytes) const;
-
- private:
   /// Of a tree over the ranks of a node, and one over nodes.
   [[nodiscard]] double latency() const;
+
+ private:
   std::int64_t ranks_, in_node_;
+  bool reads_memory_;
   double node_rate_, network_rate_, node_latency_, network_latency_;
 };
 

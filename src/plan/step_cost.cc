@@ -37,17 +37,17 @@ namespace {
 
 constexpr double kSecondsPerNs = 1e-9;
 
-bool same_row(const OpTime& a, const OpTime& b) {
+bool same_row(const OpRecord& a, const OpRecord& b) {
   return a.phase == b.phase && a.op == b.op && a.type == b.type;
 }
 
 template <class Rows>
-auto find_row(Rows& rows, const OpTime& row) {
+auto find_row(Rows& rows, const OpRecord& row) {
   return std::find_if(rows.begin(), rows.end(),
-                      [&](const OpTime& each) { return same_row(each, row); });
+                      [&](const OpRecord& each) { return same_row(each, row); });
 }
 
-void add_row(std::vector<OpTime>& rows, const OpTime& row) {
+void add_row(std::vector<OpRecord>& rows, const OpRecord& row) {
   const auto found = find_row(rows, row);
   if (found == rows.end()) {
     rows.push_back(row);
@@ -79,7 +79,7 @@ void set_bound(OpCost& cost, const MachineRates& rates, std::size_t ranks) {
   cost.bound_seconds = std::max(compute, memory);
 }
 
-OpCost cost_of_row(const OpTime& row, std::span<const RankTimes> ranks, std::int64_t steps) {
+OpCost cost_of_row(const OpRecord& row, std::span<const RankTimes> ranks, std::int64_t steps) {
   OpCost cost;
   cost.phase = row.phase;
   cost.op = row.op;
@@ -88,7 +88,7 @@ OpCost cost_of_row(const OpTime& row, std::span<const RankTimes> ranks, std::int
   std::vector<double> seconds;
   for (const RankTimes& rank : ranks) {
     const auto found = find_row(rank.ops, row);
-    const OpTime mine = found == rank.ops.end() ? OpTime() : *found;
+    const OpRecord mine = found == rank.ops.end() ? OpRecord() : *found;
     const auto per_step = [&](std::int64_t sum) {
       return static_cast<double>(sum) / static_cast<double>(steps);
     };
@@ -103,7 +103,7 @@ OpCost cost_of_row(const OpTime& row, std::span<const RankTimes> ranks, std::int
 std::vector<OpCost> costs_of_ops(std::span<const RankTimes> ranks, std::int64_t steps,
                                  const MachineRates& rates) {
   std::vector<OpCost> costs;
-  for (const OpTime& row : ranks.front().ops) {
+  for (const OpRecord& row : ranks.front().ops) {
     costs.push_back(cost_of_row(row, ranks, steps));
     set_bound(costs.back(), rates, ranks.size());
   }
@@ -177,7 +177,7 @@ RankTimes rank_times(
 std::string text_of(const RankTimes& times, const MachineRates& rates) {
   Json::Array phases, ops, copies;
   for (const std::int64_t ns : times.phase_ns) phases.emplace_back(ns);
-  for (const OpTime& each : times.ops) {
+  for (const OpRecord& each : times.ops) {
     ops.emplace_back(Json::Array{static_cast<int>(each.phase), each.op, static_cast<int>(each.type),
                                  each.calls, each.ns, each.flops, each.bytes});
   }

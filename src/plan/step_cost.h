@@ -27,7 +27,7 @@ std::string_view name_of(StepPhase phase);
 StepPhase step_phase_of(Phase phase);
 
 /// An op in a phase of one rank, over all steps.
-struct OpTime {
+struct OpRecord {
   StepPhase phase = StepPhase::kOther;
   std::string op;
   DType type = DType::kF32;
@@ -37,7 +37,7 @@ struct OpTime {
 /// What one rank has recorded, over all steps.
 struct RankTimes {
   std::array<std::int64_t, static_cast<std::size_t>(StepPhase::kCount)> phase_ns = {};
-  std::vector<OpTime> ops;
+  std::vector<OpRecord> ops;
 };
 /// Phases without what tracing a device's ops has added to them.
 RankTimes rank_times(

@@ -74,6 +74,10 @@ class StageSums {
 /// Sums and gathers of what data ranks have in common.
 class DataAxis {
  public:
+  /// Work that transfers go on behind, and in how many blocks they do.
+  struct Behind {
+    double seconds = 0, blocks = 1;
+  };
   DataAxis(const StepLayout& layout, const Cluster& cluster, const PartTimes& parts)
       : layout_(layout), cluster_(cluster), parts_(parts) {
     const std::int64_t tensor = layout.extent(Axis::kTensor);
@@ -83,32 +87,38 @@ class DataAxis {
         group(expert_data, std::gcd(layout.zero_ranks, expert_data), layout.expert_ranks());
   }
 
-  /// Gradients of a stage, once.
-  [[nodiscard]] PassTime reduce(const PartSize& size, double window, double blocks) const {
+  /// Gradients of a stage, once. `again`: they are added to those of micro-batches before.
+  [[nodiscard]] PassTime reduce(const PartSize& size, const Behind& work, bool again) const {
     const double element = cluster_.program
                                ? cluster_.program->gradient_bytes
                                : real(static_cast<std::int64_t>(size_of(layout_.wire)));
-    double seconds = 0, bytes = 0;
+    const bool staged = layout_.zero_stage > 0 || layout_.wire != DType::kF32;
+    double seconds = 0, bytes = 0, passes = 0;
     for (std::size_t i = 0; i < groups_.size(); ++i) {
-      const double all = (i == 0 ? size.dense : size.experts) * element;
+      const double count = i == 0 ? size.dense : size.experts, all = count * element;
       const auto& [shards, copies] = groups_[i];
       const double n = real(shards.ranks()), q = real(copies.ranks());
       seconds += one_way(shards, all) + 2 * one_way(copies, all / n);
       bytes += all * (1 - 1 / n) + 2 * all / n * (1 - 1 / q);
+      if (staged && n * q > 1)
+        passes += in_blocks(count * (4 + element), work.blocks) +
+                  in_blocks(count / n * (element + (again ? 8 : 4)), work.blocks);
     }
-    return behind(seconds, bytes, window, blocks);
+    return behind(seconds, bytes, passes, work);
   }
   /// Weights of a stage, as products read them, once.
-  [[nodiscard]] PassTime gather(const PartSize& size, double window, double blocks) const {
+  [[nodiscard]] PassTime gather(const PartSize& size, const Behind& work) const {
     const double element =
         layout_.fp8 ? 1 : real(static_cast<std::int64_t>(size_of(layout_.compute)));
-    double seconds = 0, bytes = 0;
+    double seconds = 0, bytes = 0, passes = 0;
     for (std::size_t i = 0; i < groups_.size(); ++i) {
       const double all = (i == 0 ? size.dense : size.experts) * element;
+      const double n = real(groups_[i].shards.ranks());
       seconds += groups_[i].shards.ring(all);
-      bytes += all * (1 - 1 / real(groups_[i].shards.ranks()));
+      bytes += all * (1 - 1 / n);
+      if (n > 1) passes += in_blocks(2 * all * (1 + 1 / n), work.blocks);
     }
-    return behind(seconds, bytes, window, blocks);
+    return behind(seconds, bytes, passes, work);
   }
   /// Passes of norm and update over what the rank owns, and the norm's sum over all ranks.
   [[nodiscard]] double update(const PartSize& size) const {
@@ -131,16 +141,22 @@ class DataAxis {
     if (layout_.sums == ReductionOrder::kLibrary) return link.ring(bytes);
     return link.to_all(bytes * (1 - 1 / real(link.ranks())));
   }
+  /// Shards are put together and taken apart block by block.
+  [[nodiscard]] double in_blocks(double bytes, double blocks) const {
+    return cluster_.program ? 0 : blocks * parts_.ops().memory(bytes / blocks);
+  }
   /// The last block (or the first one's gather) shows in any case.
-  [[nodiscard]] PassTime behind(double seconds, double bytes, double window, double blocks) const {
-    double hidden = std::min(seconds * (1 - 1 / blocks), window);
+  [[nodiscard]] PassTime behind(double seconds, double bytes, double passes,
+                                const Behind& work) const {
+    double hidden = std::min(seconds * (1 - 1 / work.blocks), work.seconds);
     if (cluster_.program) {
       hidden = seconds * cluster_.program->overlap.data;
-    } else if (!parts_.goes_on_behind(groups_[0].shards) &&
-               !parts_.goes_on_behind(groups_[0].copies)) {
-      hidden = 0;
+    } else {
+      for (const LinkTime* const link : {&groups_[0].shards, &groups_[0].copies})
+        if (link->ranks() > 1) hidden = std::min(hidden, parts_.hideable(*link, seconds, 1));
     }
     PassTime pass;
+    pass.compute = passes;
     pass.exposed[Axis::kData] = seconds - hidden;
     pass.hidden[Axis::kData] = hidden;
     pass.bytes[Axis::kData] = bytes;
@@ -164,7 +180,8 @@ class Prediction {
         parts_(model, layout, cluster),
         data_(layout, cluster, parts_),
         neighbour_(cluster, layout.extent(Axis::kPipeline), layout.mesh.stage_size()),
-        shape_(std::move(shape)) {
+        shape_(std::move(shape)),
+        crowding_(crowding()) {
     StageSums sums(model, layout, parts_);
     for (const ChunkRange& range : layout.stages) stages_.push_back(sums.of(range));
     for (StagePart& stage : stages_) add_transfers(stage);
@@ -221,29 +238,38 @@ class Prediction {
     for (int rank = 0; rank < shape_.ranks; ++rank) {
       const RankLeast& of = ranks[static_cast<std::size_t>(rank)];
       first = std::max(first, of.before + passes * of.to_input + of.behind);
-      const auto [exposed, optimizer] = after_actions(rank);
-      last = std::max(last, of.before + passes * of.work + exposed);
+      const auto [sums, optimizer] = after_actions(rank);
+      last = std::max(last, of.before + passes * of.work + sums);
       update = std::max(update, optimizer);
     }
     const int of_first = shape_.placement.front();
-    last = std::max(last, first + after_actions(of_first).exposed);
+    last = std::max(last, first + after_actions(of_first).sums);
+    last /= crowding_;
     return (last + update + cluster_.host.step_seconds) * (1 - 1e-9);  // sums round
   }
 
  private:
+  /// Threads of a core where the stages of a pipeline share those of one node; 1 where a rank waits
+  /// for the others of its core in any case, or has one.
+  [[nodiscard]] double crowding() const {
+    const std::int64_t ranks = layout_.mesh.size();
+    if (shape_.ranks == 1 || ranks > cluster_.devices_per_node) return 1;
+    return threads_of_core(cluster_, ranks, layout_.threads);
+  }
+
   /// Of the virtual stages of a rank: what comes before the first F and behind the last B.
   struct RankLeast {
     bool known = false;
     double before = 0, behind = 0, to_input = 0, work = 0;
   };
   struct AfterActions {
-    double exposed = 0, optimizer = 0;
+    double sums = 0, optimizer = 0;
   };
   [[nodiscard]] AfterActions after_actions(int rank) const {
     PassTime once;
     PartSize size;
     sum_over_data(rank, once, size);
-    return {once.exposed.total(), data_.update(size)};
+    return {once.seconds(), data_.update(size)};
   }
 
   /// Bytes that a stage hands on.
@@ -257,8 +283,9 @@ class Prediction {
     PartTime& time = stage.time;
     if (layout_.zero_stage == 3) add_gathers(stage);
     if (layout_.zero_stage >= 2) {
-      time.backward_weight += data_.reduce(stage.size, time.backward_weight.compute, stage.blocks);
-      time.backward += data_.reduce(stage.size, time.backward.compute, stage.blocks);
+      const bool again = layout_.passes.accumulation > 1;
+      for (PassTime* const pass : {&time.backward_weight, &time.backward})
+        *pass += data_.reduce(stage.size, {pass->compute, stage.blocks}, again);
     }
     if (!cluster_.program || neighbour_.ranks() == 1) return;
     // Another system's sends stand between its actions.
@@ -284,9 +311,9 @@ class Prediction {
     PartSize forward = part(1 - found / count, stage.layers);
     if (stage.head) forward.dense += parts_.vocabulary_size();
     PartTime& time = stage.time;
-    time.forward += data_.gather(forward, time.forward.compute, stage.blocks);
+    time.forward += data_.gather(forward, {time.forward.compute, stage.blocks});
     const PassTime again =
-        data_.gather(part(1 - 1 / count, stage.layers), time.backward.compute, stage.blocks);
+        data_.gather(part(1 - 1 / count, stage.layers), {time.backward.compute, stage.blocks});
     time.backward_input += again;
     time.backward += again;
   }
@@ -303,6 +330,11 @@ class Prediction {
       times.forward += share * of.forward;
       times.backward_input += share * of.backward_input;
       times.backward_weight += share * of.backward_weight;
+    }
+    if (crowding_ > 1) {
+      // What the walk has is among ranks that all compute.
+      times = (1 / crowding_) * times;
+      times.processors = shape_.ranks / crowding_;
     }
     if (!cluster_.program) times.transfer = neighbour_.hop(stream_bytes());
     return times;
@@ -348,6 +380,7 @@ class Prediction {
     step.pipeline_rank = rank;
     for (const Action& action : actions) count_action(step, action);
     take_back_recomputed(step, actions);
+    if (crowding_ > 1) step = among_waiting(step, played.busy[at]);
     const double end = played.starts[at].back() + played.durations[at].back();
     const double waits = end - played.busy[at];
     step.exposed[Axis::kPipeline] += std::min(waits, late);
@@ -358,8 +391,18 @@ class Prediction {
     sum_over_data(rank, once, size);
     count(step, once);
     step.optimizer = data_.update(size);
-    step.seconds += once.exposed.total() + step.optimizer;
+    step.seconds += once.seconds() + step.optimizer;
     step.bytes[Axis::kPipeline] += pipeline_bytes(rank);
+    return step;
+  }
+
+  /// Actions take less where others of the node wait.
+  [[nodiscard]] static PredictedStep among_waiting(PredictedStep step, double busy) {
+    const double walked = step.compute + step.host + step.exposed.total();
+    const double part = walked > 0 ? busy / walked : 1;
+    step.compute *= part;
+    step.host *= part;
+    for (double& seconds : step.exposed.of) seconds *= part;
     return step;
   }
 
@@ -377,11 +420,11 @@ class Prediction {
       blocks += stage.blocks;
       embedding |= stage.embedding;
     }
-    if (layout_.zero_stage < 2) once += data_.reduce(size, backward, blocks);
+    if (layout_.zero_stage < 2) once += data_.reduce(size, {backward, blocks}, false);
     if (layout_.zero_stage == 1 || layout_.zero_stage == 2)
-      once += data_.gather(size, forward, blocks);
+      once += data_.gather(size, {forward, blocks});
     if (layout_.zero_stage == 3 && embedding)
-      once += data_.gather({parts_.vocabulary_size(), 0}, 0, 1);
+      once += data_.gather({parts_.vocabulary_size(), 0}, {0, 1});
   }
 
   [[nodiscard]] double pipeline_bytes(int rank) const {
@@ -401,6 +444,7 @@ class Prediction {
   const DataAxis data_;
   const LinkTime neighbour_;
   const ScheduleShape shape_;
+  const double crowding_;
   bool splits_ = false;
   std::vector<StagePart> stages_;
 };

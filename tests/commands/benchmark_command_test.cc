@@ -373,11 +373,13 @@ TEST(WriteCluster, what_is_measured_is_what_a_plan_reads) {
   EXPECT_TRUE(problems.empty()) << format_problems(problems);
   EXPECT_EQ(cluster.device.kind, DeviceKind::kCpu);
   EXPECT_EQ(cluster.device.threads, 1);
+  EXPECT_GE(cluster.cores_per_node, 1);
   EXPECT_GT(cluster.gemm.size(), 20U);
   EXPECT_GT(cluster.memory.size(), 5U);
   EXPECT_GT(cluster.efficiency.attention, 0);
   EXPECT_GT(cluster.host.layer_forward_seconds, 0);
-  for (const char* path : {"gemm", "memory", "efficiency.attention", "host", "node", "network"}) {
+  for (const char* path :
+       {"gemm", "memory", "efficiency.attention", "host", "calibration", "node", "network"}) {
     const auto source = std::find_if(cluster.sources.begin(), cluster.sources.end(),
                                      [&](const auto& each) { return each.first == path; });
     ASSERT_NE(source, cluster.sources.end()) << path;

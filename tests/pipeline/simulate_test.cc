@@ -27,6 +27,25 @@ TEST(Simulate, two_stages_by_hand) {
   EXPECT_EQ(s.transfers, (std::vector<std::int64_t>{2, 2}));
 }
 
+TEST(Simulate, ranks_that_compute_at_once_share_processors) {
+  ActionTimes times{2, 3, 1};
+  times.processors = 1;
+  const Simulation s = simulate(make_1f1b(2, 2), times);
+  EXPECT_EQ(s.starts, (Starts{{0, 2, 10, 20}, {2, 6, 10, 14}}));
+  EXPECT_EQ(s.durations, (Starts{{2, 4, 8, 4}, {4, 4, 4, 6}}));
+  EXPECT_EQ(s.makespan, 24);  // the work of both: somebody always computes
+  for (const Schedule& schedule : {make_zb_h1(4, 6), make_1f1b(4, 6)}) {
+    times = {2, 3, 1, 0.5};
+    const double alone = simulate(schedule, times).makespan;
+    times.processors = 4;
+    EXPECT_DOUBLE_EQ(simulate(schedule, times).makespan, alone);
+    times.processors = 2;
+    EXPECT_GT(simulate(schedule, times).makespan, alone);
+    EXPECT_LT(simulate(schedule, times).makespan, 2 * alone);
+    EXPECT_GE(simulate(schedule, times).makespan, 4 * 6 * (2 + 3 + 1) / 2.0);
+  }
+}
+
 TEST(Simulate, what_has_nothing_to_train_waits_for_no_gradient) {
   Schedule schedule = make_1f1b(2, 2);
   schedule.first_trained = 1;

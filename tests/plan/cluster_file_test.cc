@@ -44,6 +44,7 @@ TEST(ClusterFile, each_fault_has_its_path_and_what_is_legal) {
   };
   const Case cases[] = {
       {{"devices_per_node"}, "0", "cluster.devices_per_node", ""},
+      {{"cores_per_node"}, "-1", "cluster.cores_per_node", ""},
       {{"device", "kind"}, "\"cudaa\"", "cluster.device.kind", "cuda"},
       {{"device", "tflops", "bf16"}, "-1", "cluster.device.tflops.bf16", ""},
       {{"device", "tflops", "fp32"}, "null", "cluster.device.tflops.fp32", ""},
@@ -128,6 +129,7 @@ TEST(ClusterFile, what_is_written_is_read_back) {
     std::vector<Problem> problems;
     Cluster cluster = read_cluster(name, problems);
     cluster.gemm = {{1, 2, 3, DType::kF8E4M3, 0.25}, {4, 5, 6, DType::kBF16, 0.5}};
+    cluster.cores_per_node = 3;
     cluster.memory = {{1e3, 1e-6}, {1e6, 1e-3}};
     cluster.program.emplace().overlap.data = 0.5;
     cluster.price.kwh = 0.1;

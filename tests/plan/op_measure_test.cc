@@ -44,12 +44,12 @@ TEST(OpMeasure, long_products_are_cut_along_their_longest_side) {
     EXPECT_LE(2 * each.m * each.n * each.k, 2'000'000) << each.m << " " << each.n << " " << each.k;
 }
 
-TEST(OpMeasure, the_least_time_of_one_counts) {
+TEST(OpMeasure, the_median_time_of_one_counts) {
   Context context({}, 1, detect_isa());
   int meetings = 0, calls = 0;
   const Measurement measurement{context, [&] { ++meetings; }};
   const double seconds = seconds_of(measurement, {3, 5}, [&] {
-    // The first is slow.
+    // One repetition is slow.
     const std::int64_t end_ns = steady_now_ns() + (calls++ == 0 ? 20'000'000 : 100'000);
     while (steady_now_ns() < end_ns) {
     }

@@ -121,6 +121,33 @@ TEST(LinkTime, ranks_of_a_node_share_their_links) {
   EXPECT_DOUBLE_EQ(LinkTime(cluster, 2, 4).hop(1e9), 1);
 }
 
+TEST(LinkTime, ranks_that_read_memory_wait_once_for_an_all_reduce) {
+  Cluster cluster = round_cluster();
+  cluster.node.latency_seconds = 1e-3;
+  for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    cluster.device.kind = kind;
+    const double waits = kind == DeviceKind::kCpu ? 1 : 2;
+    EXPECT_NEAR(LinkTime(cluster, 4, 1).all_reduce(1e9), 0.75 + waits * 2e-3, 1e-12);
+    EXPECT_NEAR(LinkTime(cluster, 8, 1).all_reduce(1e9), 2 * LinkTime(cluster, 8, 1).ring(1e9),
+                1e-12);
+  }
+  EXPECT_EQ(LinkTime(cluster, 1, 1).all_reduce(1e9), 0);
+  EXPECT_NEAR(LinkTime(cluster, 4, 1).to_all(3e9, 4), 1.5 + 4 * 2e-3, 1e-12);
+}
+
+TEST(OpTime, more_ranks_than_cores_share_them) {
+  Cluster cluster = round_cluster();
+  cluster.device.kind = DeviceKind::kCpu;
+  EXPECT_EQ(threads_of_core(cluster, 4, 1), 1);  // not known
+  cluster.cores_per_node = 2;
+  EXPECT_EQ(threads_of_core(cluster, 4, 1), 2);
+  EXPECT_EQ(threads_of_core(cluster, 4, 0), 2);
+  EXPECT_EQ(threads_of_core(cluster, 2, 3), 3);
+  EXPECT_EQ(threads_of_core(cluster, 1, 1), 1);
+  cluster.device.kind = DeviceKind::kCuda;
+  EXPECT_EQ(threads_of_core(cluster, 4, 1), 1);
+}
+
 TEST(LinkTime, messages_have_a_latency) {
   Cluster cluster = round_cluster();
   cluster.node.latency_seconds = 1e-3;

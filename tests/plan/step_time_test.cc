@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "model/flops.h"
 #include "plan/memory.h"
 #include "plan/traffic.h"
@@ -138,6 +140,66 @@ TEST(StepTime, transfers_hide_behind_work_on_gpus_and_between_nodes) {
   cluster.network.bytes_per_second = 1e8;  // slower than there is work
   const PredictedStep slow = predict(config, 2, cluster);
   EXPECT_GT(slow.exposed[Axis::kData], 10 * across.exposed[Axis::kData]);
+}
+
+TEST(StepTime, on_a_node_of_cpus_work_hides_that_ranks_wait_and_not_what_they_move) {
+  RunConfig config = config_of();
+  config.parallel.tensor = 2;
+  Cluster cluster = arithmetic_alone();
+  cluster.node.bytes_per_second = 1e12;
+  const AxisNumbers moved = predict(config, 2, cluster).exposed;
+  cluster.node.latency_seconds = 1e-9;  // shorter than any product
+  const PredictedStep step = predict(config, 2, cluster);
+  EXPECT_GT(step.hidden[Axis::kTensor], 0);
+  EXPECT_LT(step.exposed[Axis::kTensor] - moved[Axis::kTensor], step.hidden[Axis::kTensor]);
+}
+
+TEST(StepTime, each_exchange_of_the_context_axis_waits) {
+  RunConfig config = config_of();
+  config.parallel.context = 2;
+  Cluster cluster = arithmetic_alone();
+  const auto waits = [&](ContextMethod method) {
+    config.parallel.context_method = method;
+    cluster.node.latency_seconds = 1;  // longer than any product
+    const PredictedStep step = predict(config, 2, cluster);
+    return std::round(step.exposed[Axis::kContext] + step.hidden[Axis::kContext]);
+  };
+  EXPECT_EQ(waits(ContextMethod::kRing), 4 * 4);       // of 4 layers, one forward and three back
+  EXPECT_EQ(waits(ContextMethod::kAllGather), 4 * 3);  // back: keys and values again, their sums
+  EXPECT_EQ(waits(ContextMethod::kUlysses), 4 * 6);
+}
+
+TEST(StepTime, stages_that_share_cores_fill_each_others_bubbles) {
+  RunConfig config = config_of();
+  config.parallel.pipeline = 4;
+  config.batch.accumulation = 4;
+  Cluster cluster = arithmetic_alone();
+  cluster.devices_per_node = 4;
+  const PredictedStep own = predict(config, 4, cluster);
+  cluster.cores_per_node = 4;
+  EXPECT_EQ(predict(config, 4, cluster).seconds, own.seconds);
+  cluster.cores_per_node = 2;  // the rates are those of four ranks at once
+  const PredictedStep shared = predict(config, 4, cluster);
+  EXPECT_LT(shared.seconds, 0.8 * own.seconds);
+  EXPECT_GT(shared.seconds, own.seconds / 2);
+  EXPECT_NEAR(shared.seconds, shared.compute + shared.exposed.total() + shared.bubble,
+              1e-9 * shared.seconds);
+}
+
+TEST(StepTime, zero_puts_shards_together_and_takes_them_apart) {
+  RunConfig config = config_of();
+  config.batch.accumulation = 2;
+  Cluster cluster = arithmetic_alone();
+  const double alone = predict(config, 2, cluster).compute;
+  cluster.device.bytes_per_second = 1e9;
+  double before = predict(config, 2, cluster).compute;
+  EXPECT_GT(before, alone);
+  for (const std::int64_t stage : {1, 2, 3}) {  // each moves more than the one before
+    config.parallel.zero_stage = stage;
+    const double compute = predict(config, 2, cluster).compute;
+    EXPECT_GT(compute, before) << stage;
+    before = compute;
+  }
 }
 
 TEST(StepTime, ranks_of_a_cpu_have_its_cores_and_their_host_time) {
