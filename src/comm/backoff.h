@@ -3,32 +3,43 @@
 #include <sched.h>
 #include <time.h>
 
+#include <algorithm>
+
 namespace trireme {
 
-/// Between two polls of something that another rank must do first: yields, then sleeps of 2 to 50
-/// us, so that ranks which share cores do not starve each other.
+/// Between two polls of something that another rank must do first: yields, then sleeps of 2 us and
+/// longer, so that ranks which share cores do not starve each other.
 class Backoff {
  public:
-  static constexpr int kYields = 64;
-  /// Of who has a core of its own: a millisecond or more.
-  static constexpr int kYieldsAlone = 4096;
-  explicit Backoff(int yields = kYields) noexcept : yields_(yields) {}
-  void reset() noexcept { polls_ = 0; }
+  struct Patience {
+    int yields = 64;
+    long longest_sleep_ns = 50'000;
+  };
+  /// Of who has a core of its own.
+  static constexpr Patience kAlone = {256, 8'000};
+
+  Backoff() = default;
+  explicit Backoff(const Patience& patience) noexcept : patience_(patience) {}
+  void reset() noexcept {
+    polls_ = 0;
+    sleep_ns_ = kFirstSleepNs;
+  }
   void pause() noexcept {
-    if (++polls_ <= yields_) {
+    if (polls_ < patience_.yields) {
+      ++polls_;
       ::sched_yield();
       return;
     }
-    const int doublings = polls_ - yields_ < 6 ? polls_ - yields_ : 6;
-    const long sleep_ns = doublings < 6 ? 1'000L << doublings : 50'000L;
-    const timespec sleep{0, sleep_ns};
+    const timespec sleep{0, sleep_ns_};
     ::nanosleep(&sleep, nullptr);
-    if (polls_ > yields_ + 6) polls_ = yields_ + 6;
+    sleep_ns_ = std::min(2 * sleep_ns_, patience_.longest_sleep_ns);
   }
 
  private:
-  int yields_;
+  static constexpr long kFirstSleepNs = 2'000;
+  Patience patience_ = {};
   int polls_ = 0;
+  long sleep_ns_ = kFirstSleepNs;
 };
 
 }  // namespace trireme

@@ -1,8 +1,8 @@
 #pragma once
 // What all communicators of a process share: the lock around every MPI call, and a thread that
-// moves started transfers along beside the work of others. Who waits for a transfer moves it along
-// itself: to be woken takes longer than a small transfer. No call under the lock blocks, so neither
-// waits long.
+// moves started transfers along beside the work of others. Who waits for one on a core of its own
+// moves it along itself: to be woken takes longer than a small transfer. No call under the lock
+// blocks, so neither waits long.
 
 #include <atomic>
 #include <condition_variable>
@@ -40,15 +40,16 @@ class MpiEngine {
 
   void attach(TransferQueue& queue);
   void detach(TransferQueue& queue);
+  /// Every rank of the host has a core.
+  void expect_own_core() { own_core_ = true; }
+  [[nodiscard]] bool has_own_core() const { return own_core_; }
   /// Moves transfers along until `done()`.
   template <class Done>
   void advance_until(const Done& done) {
     const Waiting waiting(*this);
-    Backoff backoff(yields_);
+    Backoff backoff(Backoff::kAlone);
     while (!done()) try_to_advance() ? backoff.reset() : backoff.pause();
   }
-  /// Every rank of the host has a core: who waits need not let others run.
-  void expect_own_core() { yields_ = Backoff::kYieldsAlone; }
   /// One transfer more, one less: the thread sleeps while there is none.
   void add_work();
   void remove_work() noexcept { work_.fetch_sub(1); }
@@ -77,7 +78,7 @@ class MpiEngine {
   std::mutex wake_mutex_;
   std::condition_variable wake_;
   std::atomic<int> work_{0}, waiting_{0};
-  std::atomic<int> yields_{Backoff::kYields};
+  std::atomic<bool> own_core_{false};
   std::atomic<bool> stop_{false};
   std::thread thread_;  // last: it uses all of the above
 };

@@ -167,11 +167,14 @@ TransferChannel::Transfer* TransferChannel::start_exchange(std::span<const Messa
 }
 
 void TransferChannel::wait(Transfer* transfer) {
-  engine_.advance_until([&] {
-    const std::lock_guard lock(mutex_);
-    return transfer->done;
-  });
-  const std::lock_guard lock(mutex_);
+  if (engine_.has_own_core()) {
+    engine_.advance_until([&] {
+      const std::lock_guard lock(mutex_);
+      return transfer->done;
+    });
+  }
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, [&] { return transfer->done; });
   const std::exception_ptr error = std::exchange(transfer->error, nullptr);
   free_.push_back(transfer);
   if (error) std::rethrow_exception(error);
@@ -537,6 +540,7 @@ void TransferChannel::finish(Transfer& transfer) {
   const std::lock_guard lock(mutex_);
   std::erase(queue_, &transfer);
   transfer.done = true;
+  finished_.notify_all();
 }
 
 void TransferChannel::fail(const std::exception_ptr& error, bool all) noexcept {
@@ -555,6 +559,7 @@ void TransferChannel::fail(const std::exception_ptr& error, bool all) noexcept {
     engine_.remove_work();
     return true;
   });
+  finished_.notify_all();
 }
 
 }  // namespace trireme

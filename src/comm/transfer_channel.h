@@ -12,6 +12,7 @@
 // messages of an exchange are posted whole, always to MPI, any number at once. So are those of a
 // combination: up a binomial tree to rank 0, and what all say down again.
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -168,7 +169,8 @@ class TransferChannel final : public TransferQueue {
   std::vector<Descriptor> described_, received_;  ///< by rank: to it, from it
   std::vector<MPI_Request> comparison_;
 
-  mutable std::mutex mutex_;        // guards what follows, and `done` and `error` of transfers
+  mutable std::mutex mutex_;  // guards what follows, and `done` and `error` of transfers
+  std::condition_variable finished_;
   std::deque<Transfer> transfers_;  // addresses are stable; grows to the most ever in flight
   std::vector<Transfer*> free_, queue_;
   std::exception_ptr broken_;

@@ -57,6 +57,8 @@ class FailTogether final : public testing::EmptyTestEventListener {
 };
 
 int run(Launch& launch) {
+  // Both ways of waiting for a transfer: two ranks as if each had a core, more as if they had not.
+  if (launch.job().size() == 2) launch.expect_own_core();
   auto& listeners = testing::UnitTest::GetInstance()->listeners();
   if (launch.job().rank() != 0) {
     delete listeners.Release(listeners.default_result_printer());
