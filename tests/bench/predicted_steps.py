@@ -7,7 +7,8 @@
 For each size and number of ranks `train benchmark --write-cluster` measures the machine with data parallelism alone;
 `train plan --cluster` then predicts every layout of as many ranks, and `train benchmark` measures it. A measurement
 during which others had more than a tenth of the cores is made again; if that does not end within `--patience` seconds,
-the quietest counts, and its row says so. Of a row the median round counts on both sides.
+the quietest counts, and its row says so. Of a row the median round counts on both sides. Then `train plan --search`
+picks a layout of as many ranks, which is measured beside the best of those above, in turns.
 
 With `--cpu-time` one rank of one thread is predicted and measured by the CPU time of its steps, which others hardly
 change: that of a longer run less that of a shorter one.
@@ -44,6 +45,7 @@ LAYOUTS = {
         {"pipeline": 4}],
 }
 # What a larger model is measured on: a step takes seconds.
+STEPS = {"S": (60, 5), "M": (10, 3), "L": (3, 1)}  # timed, and before them
 FEWER = {"L": {1: [{}], 2: [{}, {"zero_stage": 3}, {"tensor": 2}, {"pipeline": 2}], 4: [{"pipeline": 2}]}}
 
 
@@ -163,8 +165,8 @@ def measure(machine, folder, size, ranks, rounds):
     config = folder / f"{size}.json"
     config.write_text(json.dumps(config_of(size)))
     layouts = FEWER.get(size, LAYOUTS)[ranks]
-    steps = ["--steps", "3" if size == "L" else "10", "--warmup", "1" if size == "L" else "3", "--no-rates", "--json"]
-    rows = [{"size": size, "ranks": ranks, "layout": name_of(each), "predicted": [], "measured": [], "foreign": []}
+    steps = ["--steps", str(STEPS[size][0]), "--warmup", str(STEPS[size][1]), "--no-rates", "--json"]
+    rows = [{"size": size, "ranks": ranks, "layout": name_of(each), "keys": each, "predicted": [], "measured": [], "foreign": []}
             for each in layouts]
     for _ in range(rounds):
         cluster = folder / f"{size}-{ranks}.json"
@@ -182,7 +184,26 @@ def measure(machine, folder, size, ranks, rounds):
     for row in rows:
         row["measured_seconds"] = statistics.median(each["step_seconds"]["median"] for each in row["measured"])
         row["noise"] = statistics.median(row["foreign"])
-    return [finished(row) for row in rows]
+    return [finished(row) for row in rows], picked(machine, cluster, config, steps, rows)
+
+
+def picked(machine, cluster, config, steps, rows):
+    """What search picks beside the best of the rows: the median ratio of measurements in turns."""
+    ranks, best = rows[0]["ranks"], min(rows, key=lambda row: row["measured_seconds"])
+    written = config.with_name(f"{config.stem}-{ranks}-picked.json")
+    written.unlink(missing_ok=True)
+    found = json.loads(machine.once(1, ["plan", str(config), "--world", str(ranks), "--cluster", str(cluster), "--search",
+                                        "--write", str(written), "--no-data", "--json"])[1])
+    keys = [part for key, value in best["keys"].items() for part in ("--set", f"parallel.{key}={value}")]
+
+    def seconds(*arguments):
+        return json.loads(machine.quiet(ranks, ["benchmark", *arguments, *steps])[1])["step_seconds"]["median"]
+
+    ratios = [seconds(str(written)) / seconds(str(config), *keys) for _ in range(3)]
+    row = {"size": best["size"], "ranks": ranks, "best": best["layout"], "ratio": statistics.median(ratios),
+           "picked": json.loads(written.read_text()), "layouts": found["layouts"][:3]}
+    print(f"{row['size']} {ranks}: picked takes {row['ratio']:.3f} of the best ({row['best']})", flush=True)
+    return row
 
 
 def cpu_name():
@@ -211,6 +232,12 @@ def page(data):
     for row in rows:
         text.append(f"| {row['size']} | {row['ranks']} | {row['layout']} | {row['predicted_seconds']:.4f} | "
                     f"{row['measured_seconds']:.4f} | {100 * row['error']:+.1f} % | {100 * row['noise']:.0f} % |")
+    if data["picked"]:
+        text += ["", "What `plan --search` picks, in turns with the best of those above:", "",
+                 "| size | ranks | best of those | picked takes | picked |", "|---|---|---|---|---|"]
+        for row in data["picked"]:
+            keys = {**row["picked"].get("parallel", {}), "micro": row["picked"]["batch"].get("micro")}
+            text.append(f"| {row['size']} | {row['ranks']} | {row['best']} | {row['ratio']:.3f} | {name_of(keys)} |")
     return "\n".join(text) + "\n"
 
 
@@ -225,17 +252,19 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "runs" / "predicted_steps")
     options = parser.parse_args()
     machine = Machine(options.train.resolve(), options.patience)
-    rows = []
+    rows, choices = [], []
     with tempfile.TemporaryDirectory() as folder:
         for size in options.sizes.split(","):
             if options.cpu_time:
                 rows += measure_cpu_time(machine, pathlib.Path(folder), size, options.rounds)
                 continue
             for ranks in options.ranks.split(","):
-                rows += measure(machine, pathlib.Path(folder), size, int(ranks), options.rounds)
+                measured, choice = measure(machine, pathlib.Path(folder), size, int(ranks), options.rounds)
+                rows += measured
+                choices.append(choice)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     data = {"date": datetime.date.today().isoformat(), "commit": commit.stdout.strip(), "cpu": cpu_name(),
-            "cores": os.cpu_count(), "rounds": options.rounds, "retries": machine.retries, "rows": rows}
+            "cores": os.cpu_count(), "rounds": options.rounds, "retries": machine.retries, "rows": rows, "picked": choices}
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "data.json").write_text(json.dumps(data, indent=1) + "\n")
     (options.output / "README.md").write_text(page(data))
