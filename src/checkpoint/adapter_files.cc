@@ -128,9 +128,9 @@ AdapterFile::AdapterFile(const std::filesystem::path& folder) : file_(weights_fi
 
 namespace {
 
-void add_expert_shapes(const ModelConfig& model, std::int64_t layer, const LinearModule& module,
+void add_expert_shapes(const ModelConfig& model, const LinearModule& module,
                        std::map<std::string, Shape>& shapes) {
-  const ExpertsConfig& experts = *model.layer(layer).experts;
+  const ExpertsConfig& experts = *model.layer(module.layer).experts;
   const bool first = module.place == &AdapterRanks::experts_in;
   const std::int64_t in = first ? model.hidden : experts.ffn,
                      out = first ? 2 * experts.ffn : model.hidden, rank = model.adapters->rank;
@@ -147,20 +147,18 @@ std::map<std::string, Shape> adapter_shapes(const ModelConfig& model,
   expect(model.adapters.has_value(), "a model without adapters");
   const AdapterConfig& adapters = *model.adapters;
   std::map<std::string, Shape> shapes;
-  for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
-    for (const LinearModule& module : linear_modules(model, layer)) {
-      if (!adapters.adapts(module.name)) continue;
-      if (module.of_experts) {
-        add_expert_shapes(model, layer, module, shapes);
-        continue;
-      }
-      const Shape& weight = weights.at(module.name + ".weight");
-      const std::int64_t out = weight[model.weights_in_out() ? 1 : 0],
-                         in = weight[model.weights_in_out() ? 0 : 1];
-      shapes[module.name + ".lora_A.weight"] = {adapters.rank, in};
-      shapes[module.name + ".lora_B.weight"] = {out, adapters.rank};
-      if (adapters.magnitudes) shapes[module.name + ".lora_magnitude_vector"] = {out};
+  for (const LinearModule& module : linear_modules(model)) {
+    if (!adapters.adapts(module.name)) continue;
+    if (module.of_experts) {
+      add_expert_shapes(model, module, shapes);
+      continue;
     }
+    const Shape& weight = weights.at(module.name + ".weight");
+    const bool in_out = stored_in_out(model, module.name);
+    const std::int64_t out = weight[in_out ? 1 : 0], in = weight[in_out ? 0 : 1];
+    shapes[module.name + ".lora_A.weight"] = {adapters.rank, in};
+    shapes[module.name + ".lora_B.weight"] = {out, adapters.rank};
+    if (adapters.magnitudes) shapes[module.name + ".lora_magnitude_vector"] = {out};
   }
   return shapes;
 }

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/math.h"
+#include "config/adapters.h"
 
 namespace trireme {
 
@@ -67,6 +68,7 @@ class PartTimes::Walk {
         layer_(layer_of_rank(parts.model_.layer(index), layout_.extent(Axis::kTensor),
                              layout_.expert_tensor)),
         fp8_(in_fp8(index)),
+        goes_back_(index >= first_trained_layer(parts.model_)),
         tensor_(parts.cluster_, layout_.extent(Axis::kTensor), 1),
         context_(parts.cluster_, layout_.extent(Axis::kContext), layout_.extent(Axis::kTensor)),
         experts_(parts.cluster_, layout_.expert_ranks(), 1),
@@ -80,8 +82,10 @@ class PartTimes::Walk {
   PartTime run() {
     PartTime time;
     time.forward = forward();
-    backward(time);
-    recompute(time);
+    if (goes_back_) {
+      backward(time);
+      recompute(time);
+    }
     if (other_ != nullptr || !layout_.recorded) add_host(time);
     return time;
   }
@@ -458,6 +462,7 @@ class PartTimes::Walk {
     const double forward = host.layer_forward_seconds, backward = host.layer_backward_seconds;
     const double again = layout_.recompute == Recompute::kFull ? forward : 0;
     floor(time.forward, forward);
+    if (!goes_back_) return;
     floor(time.recompute, again);
     floor(time.backward_input, backward / 2 + again);
     floor(time.backward_weight, backward / 2);
@@ -469,7 +474,7 @@ class PartTimes::Walk {
   const OtherProgram* other_;
   const OpTime& ops_;
   const LayerConfig layer_;
-  const bool fp8_;
+  const bool fp8_, goes_back_;
   const LinkTime tensor_, context_, experts_;
   const std::int64_t hidden_, rows_, stream_rows_;
   const double element_;
@@ -508,16 +513,44 @@ double PartTimes::vocabulary_size() const {
   return real(ceil_div(model_.vocab_size, layout_.extent(Axis::kTensor)) * model_.hidden);
 }
 
+double PartTimes::head_adapter_size() const {
+  return real(model_.head_adapter_rank *
+              (model_.hidden + ceil_div(model_.vocab_size, layout_.extent(Axis::kTensor))));
+}
+
+/// us, its part of the logits; du and dB; dA and du's part of dn; with magnitudes passes over
+/// logits, and each row's length.
+double PartTimes::head_adapter_seconds(std::int64_t rows, std::int64_t columns,
+                                       double logit) const {
+  const std::int64_t ranks = model_.head_adapter_rank, hidden = model_.hidden;
+  if (ranks == 0) return 0;
+  const double element = real(static_cast<std::int64_t>(size_of(layout_.compute)));
+  const auto product = [&](std::int64_t m, std::int64_t n, std::int64_t k, double written) {
+    return ops_.product({m, n, k, layout_.compute, written});
+  };
+  double seconds = product(rows, ranks, hidden, element) + product(rows, columns, ranks, logit) +
+                   product(rows, ranks, columns, element) + product(columns, ranks, rows, 8) +
+                   product(ranks, hidden, rows, 8);
+  if (trains_layers(model_)) seconds += product(rows, hidden, ranks, element);
+  if (model_.adapters->dropout > 0) seconds += 3 * ops_.memory(2 * real(rows * hidden) * element);
+  if (!model_.adapters->magnitudes) return seconds;
+  return seconds + product(columns, hidden, ranks, 8) +
+         ops_.memory(real(columns * hidden) * element +
+                     real(rows * columns) * (3 * logit + 6 * element));
+}
+
 PartTime PartTimes::head() const {
   const LinkTime tensor(cluster_, layout_.extent(Axis::kTensor), 1);
   const std::int64_t rows = layout_.tokens(), hidden = model_.hidden;
   const std::int64_t columns = ceil_div(model_.vocab_size, tensor.ranks());
   const double element = real(static_cast<std::int64_t>(size_of(layout_.compute)));
   const double logit = layout_.device == DeviceKind::kCpu ? 4 : element;
+  const bool goes_back = trains_layers(model_);
   PartTime time;
   PassTime& pass = time.forward;
   pass.compute = ops_.product({rows, columns, hidden, layout_.compute, logit}) +
-                 ops_.product({rows, hidden, columns, layout_.compute, element});
+                 head_adapter_seconds(rows, columns, logit);
+  if (goes_back) pass.compute += ops_.product({rows, hidden, columns, layout_.compute, element});
   if (!model_.adapters) pass.compute += ops_.product({columns, hidden, rows, layout_.compute, 8});
   if (cluster_.program) {
     pass.compute += 3 * ops_.memory(cluster_.program->logit_bytes * real(rows * columns));
@@ -526,8 +559,11 @@ PartTime PartTimes::head() const {
   pass.compute += ops_.memory(3 * logit * real(rows * columns)) +
                   ops_.memory(4 * element * real(layout_.residual_tokens() * hidden));
   const double ring = tensor.ring(real(rows * hidden) * element);
-  pass.exposed[Axis::kTensor] = 2 * ring;
-  pass.bytes[Axis::kTensor] = 2 * real(rows * hidden) * element * (1 - 1 / real(tensor.ranks()));
+  const double rings = goes_back ? 2 : 1;
+  pass.exposed[Axis::kTensor] = rings * ring;
+  pass.bytes[Axis::kTensor] =
+      rings * real(rows * hidden) * element * (1 - 1 / real(tensor.ranks()));
+  if (!goes_back) return time;
   const PassTime norm{ops_.memory(5 * element * real(layout_.residual_tokens() * hidden))};
   time.backward_input = time.backward = norm;
   return time;
