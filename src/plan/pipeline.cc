@@ -189,10 +189,9 @@ void place_stages(const RunConfig& config, Pipeline& pipeline) {
         std::clamp(first_trained, stage.first_layer, stage.first_layer + stage.layers);
     StageTimes of{time(&PassCost::forward, stage.layers), time(&PassCost::backward_input, back),
                   time(&PassCost::backward_weight, back), time(&PassCost::recompute, back)};
-    if (stage.head) {  // An action of a program takes time, also where F of the head has made all.
-      of.backward_input = std::max(of.backward_input, 1e-3 * of.forward);
-      of.backward_weight = std::max(of.backward_weight, 1e-3 * of.forward);
-    }
+    // Nor is an action without work over when it begins: a program has one after the other.
+    for (double* const back_time : {&of.backward_input, &of.backward_weight})
+      *back_time = std::max(*back_time, 1e-3 * of.forward);
     times.stages.push_back(of);
     const auto share = 1 / static_cast<double>(counts.size());
     times.forward += times.stages.back().forward * share;
