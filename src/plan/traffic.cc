@@ -191,12 +191,7 @@ class Count {
         rows_,
         head_chunk_tokens({model_.vocab_size, rows_, request_.compute, rank, request_.device}));
     statistics = heads * statistics;
-    // Squares of q and k, and their gradient's part along them.
-    const std::int64_t back = request_.recompute == Recompute::kFull ? 2 : 1;
-    for_each_layer([&](const LayerConfig& layer, bool goes_back) {
-      if (layer.attention.qk_norm != QkNorm::kProjection) return;
-      statistics += (goes_back ? 1 + back : 1) * both_ways(2 * rows_, DType::kF32, rank);
-    });
+    statistics += squares(rank);
     statistics += maxima;
     add(Axis::kTensor, "statistics", steps * statistics);
     if (const std::int64_t joined = fp8_maxima(MeshView::kDense).tensor; joined > 0)
@@ -211,6 +206,21 @@ class Count {
     Moved gradients = partial(Of::kTensorAxis, rank);
     add(Axis::kTensor, "gradients",
         gradients += partial(Of::kSameHeads, {copies, rank.index % copies}));
+  }
+
+  /// Squares of q and k, and their gradient's part along them; with magnitudes those of rows whose
+  /// columns are cut.
+  [[nodiscard]] Moved squares(AxisRank rank) const {
+    const std::int64_t back = request_.recompute == Recompute::kFull ? 2 : 1;
+    const bool magnitudes = model_.adapters && model_.adapters->magnitudes;
+    Moved sum;
+    for_each_layer([&](const LayerConfig& layer, bool goes_back) {
+      if (layer.attention.qk_norm == QkNorm::kProjection)
+        sum += (goes_back ? 1 + back : 1) * both_ways(2 * rows_, DType::kF32, rank);
+      for (const std::int64_t ranks : {layer.adapters.attention_out, layer.adapters.mlp_out})
+        if (magnitudes && ranks > 0) sum += both_ways(model_.hidden, DType::kF32, rank);
+    });
+    return sum;
   }
 
   /// Residual rows of so many columns become all rows of the tensor axis, and the other way.

@@ -252,6 +252,7 @@ TEST(Traffic, of_adapters_counts_no_gradients_below_the_first) {
       if (name.starts_with("zero")) parallel.zero_stage = name.back() - '0';
       config.lora.rank = 2;
       config.lora.dropout = 0.5;
+      config.lora.dora = name == "tensor";
       config.lora.targets = targets;
       std::vector<Problem> none;
       take_adapters(config, none);
