@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compares what `train plan` says of a rank's memory with what the process takes.
 
-    scripts/check_memory.py TRAIN [--count 200] [--seed 1] [--table | --pipelines] [--tolerance 0.03]
+    scripts/check_memory.py TRAIN [--count 200] [--seed 1] [--adapters | --table | --pipelines]
+                            [--tolerance 0.03]
 
 Draws configs of every family and mesh of up to 4 ranks, of 20 to 200 MB a rank, runs four steps of
 each by `train benchmark` and compares the growth of every rank's memory since before its set-up
@@ -9,6 +10,7 @@ each by `train benchmark` and compares the growth of every rank's memory since b
 in MPI's shared memory, which the plan does not hold. Of what was planned, pages that no step has
 touched are taken off: the system has given no memory for them (buckets that a small model's layers
 fill in part). Bytes sent along each axis but that of experts must be the plan's exactly.
+--adapters has adapters beside a frozen base in each, of layers, of the head, or of the head alone.
 --table instead measures one model of 30 million parameters on 4 ranks under each way to save
 memory; --pipelines measures one whose activations are the most on 4 ranks under each schedule,
 without the allowance. Ends with 1 where a rank's growth is further off than the tolerance and the allowance
@@ -19,6 +21,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -111,17 +114,26 @@ class Runner:
         self.train = os.path.abspath(train)
         self.folder = tempfile.mkdtemp(prefix="check_memory_")
 
-    def call(self, command):
+    def call(self, command, reads=True):
         environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                            OMPI_MCA_btl_vader_single_copy_mechanism="none", OMP_NUM_THREADS="1")
         done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=600)
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} ends with {done.returncode}\n{done.stdout}{done.stderr}")
-        return json.loads(done.stdout)
+        return json.loads(done.stdout) if reads else None
 
     def write(self, config):
         with open(os.path.join(self.folder, "config.json"), "w") as file:
             json.dump(config, file)
+
+    def make_base(self, config):
+        for folder in ("first", "base"):
+            shutil.rmtree(os.path.join(self.folder, folder), ignore_errors=True)
+        plain = {key: config[key] for key in ("model", "optimizer")}
+        self.write({**plain, "run": {"directory": "first", "steps": 1}, "data": {"train": "synthetic", "sequence_length": 8},
+                    "batch": {"micro": 1}})
+        self.call([self.train, "config.json"], reads=False)
+        self.call([self.train, "export", "--checkpoint", "first", "--output", "base"], reads=False)
 
     def plan(self, world, config):
         self.write(config)
@@ -135,6 +147,17 @@ class Runner:
         return self.call(command)["ranks"]
 
 
+def with_adapters(dice, runner, config):
+    """The same beside weights that the config makes."""
+    model = config["model"]
+    some = "c_attn" if model["model_type"] == "gpt2" else "o_proj"
+    targets = [[], [some]] if model["tie_word_embeddings"] else [[], [some, "lm_head"], ["lm_head"]]
+    runner.make_base(config)
+    lora = {"rank": dice.choice([1, 4, 16]), "targets": dice.choice(targets), "dora": dice.random() < 0.4,
+            "dropout": dice.choice([0, 0.1])}
+    return {**config, "init": {"weights": "base"}, "lora": lora}
+
+
 def difference(rank):
     """Of the growth, what plan, scratch, pages of those that were never touched and libraries' heap do not explain."""
     asked = rank["planned_memory_bytes"] + rank["scratch_bytes"]
@@ -143,10 +166,12 @@ def difference(rank):
 
 def name_of(world, config):
     model, parallel, batch = config["model"], config["parallel"], config["batch"]
+    lora = config.get("lora")
+    adapters = f"{'dora' if lora['dora'] else 'lora'} {'+'.join(lora['targets']) or 'all'} " if lora else ""
     mesh = f"t{parallel['tensor']} c{parallel['context']} d{world // parallel['tensor'] // parallel['context']}"
     return (f"{model['model_type']:11} {config['precision']['compute']} {mesh} zero {parallel['zero_stage']}"
             f"{'/' + str(parallel['zero_group']) if 'zero_group' in parallel else ''} {parallel['context_method']:9} "
-            f"{parallel['recompute']:9} micro {batch['micro']} x {batch['accumulation']} T {config['data']['sequence_length']}")
+            f"{parallel['recompute']:9} {adapters}micro {batch['micro']} x {batch['accumulation']} T {config['data']['sequence_length']}")
 
 
 def counted(sent):
@@ -166,6 +191,8 @@ def random_configs(runner, options):
         if not 20e6 <= plan["memory_bytes_max"] <= 200e6 or plan["model_flops_per_token"] * tokens > 60e9:
             continue
         count += 1
+        if options.adapters:
+            config = with_adapters(dice, runner, config)
         ranks = runner.measure(world, config)
         rank = max(ranks, key=lambda each: abs(difference(each)) / each["memory_bytes"])
         off, share = difference(rank), difference(rank) / rank["memory_bytes"]
@@ -261,6 +288,7 @@ def main():
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tolerance", type=float, default=0.03)
+    parser.add_argument("--adapters", action="store_true")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--pipelines", action="store_true")
     options = parser.parse_args()

@@ -89,11 +89,9 @@ std::string module_of(std::string_view weight) {
 /// The adapted modules in the order of the model, the same on all ranks.
 std::vector<std::string> adapted_modules(const ModelConfig& model) {
   std::vector<std::string> names;
-  for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
-    for (LinearModule& module : linear_modules(model, layer)) {
-      if (!module.of_experts && model.adapters->adapts(module.name))
-        names.push_back(std::move(module.name));
-    }
+  for (LinearModule& module : linear_modules(model)) {
+    if (!module.of_experts && model.adapters->adapts(module.name))
+      names.push_back(std::move(module.name));
   }
   return names;
 }
@@ -125,16 +123,17 @@ struct Place {
 class StateMerge {
  public:
   StateMerge(const ModelConfig& model, State& state, Communicator& world)
-      : adapters_(*model.adapters), in_out_(model.weights_in_out()), world_(world) {
+      : adapters_(*model.adapters), world_(world) {
     modules_ = adapted_modules(model);
     for (const std::string& module : modules_) places_[module];
     for (StateTensor& tensor : state.tensors) {
       const std::string name = tensor.name.substr(kStatePrefix.size());
-      const auto outputs = [&] { return tensor.global_shape[in_out_ ? 1 : 0]; };
       if (const auto found = places_.find(module_of(name)); found != places_.end()) {
-        add_place(adapter_of(found->first, outputs()), tensor, found->second);
+        const bool in_out = stored_in_out(model, found->first);
+        add_place(adapter_of(found->first, tensor.global_shape[in_out ? 1 : 0]), tensor, in_out,
+                  found->second);
       } else if (const auto of = expert_weight_of(name); of && adapters_.adapts(of->module)) {
-        add_place(adapter_of(*of, outputs()), tensor, of_experts_);
+        add_place(adapter_of(*of, tensor.global_shape[0]), tensor, false, of_experts_);
       }
     }
   }
@@ -151,12 +150,13 @@ class StateMerge {
   }
 
  private:
-  void add_place(const AdapterOfWeight& of, StateTensor& tensor, std::deque<Place>& places) {
+  void add_place(const AdapterOfWeight& of, StateTensor& tensor, bool in_out,
+                 std::deque<Place>& places) {
     Place& place = places.emplace_back();
-    const int out = in_out_ ? 1 : 0, in = 1 - out;
+    const int out = in_out ? 1 : 0, in = 1 - out;
     const Box& box = tensor.box;
     place.weight = &tensor;
-    place.box = {reinterpret_cast<float*>(tensor.data), box.shape[out], box.shape[in], in_out_};
+    place.box = {reinterpret_cast<float*>(tensor.data), box.shape[out], box.shape[in], in_out};
     place.out_begin = box.offset[out];
     place.out_size = tensor.global_shape[out];
     const std::int64_t rank = adapters_.rank;
@@ -191,7 +191,6 @@ class StateMerge {
   }
 
   const AdapterConfig& adapters_;
-  const bool in_out_;
   Communicator& world_;
   std::vector<std::string> modules_;
   std::map<std::string, std::deque<Place>> places_;  // addresses stay
@@ -229,7 +228,7 @@ void AdapterMerge::add(const std::string& weight, std::span<float> values) const
   const std::vector<float> a = read(".lora_A.weight"), b = read(".lora_B.weight");
   const AdapterConfig& adapters = *model_.adapters;
   const std::int64_t out = std::ssize(b) / adapters.rank, in = std::ssize(a) / adapters.rank;
-  const BoxOfWeight box{values.data(), out, in, model_.weights_in_out()};
+  const BoxOfWeight box{values.data(), out, in, stored_in_out(model_, module)};
   add_product(box, adapters, a.data(), b.data());
   if (!adapters.magnitudes) return;
   std::vector<double> squares(static_cast<std::size_t>(out));

@@ -153,15 +153,14 @@ void take_targets(const Keys& keys, RunConfig::Lora& lora) {
 std::set<std::string> adapted_modules(const RunConfig::Lora& lora, const ModelConfig& model) {
   const AdapterConfig adapters{*lora.rank, lora.scale(), lora.dora, lora.targets};
   std::set<std::string> names;
-  for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
-    for (const LinearModule& module : linear_modules(model, layer))
-      if (adapters.adapts(module.name)) names.insert(module.name);
-  }
+  for (const LinearModule& module : linear_modules(model))
+    if (adapters.adapts(module.name)) names.insert(module.name);
   return names;
 }
 
-/// "self_attn.q_proj" of "model.layers.0.self_attn.q_proj".
+/// "self_attn.q_proj" of "model.layers.0.self_attn.q_proj"; what is of no layer is whole.
 std::string within_layer(const std::string& module) {
+  if (module == kHeadModule) return module;
   std::size_t at = module.find("layers.");
   at = module.find('.', at == std::string::npos ? module.find("h.") : at);
   return module.substr(module.find('.', at + 1) + 1);
@@ -303,12 +302,9 @@ ModelConfig with_adapters(const ModelConfig& model, const RunConfig::Lora& lora,
     alone.targets = {target};
     if (!adapted_modules(alone, model).empty()) continue;
     std::set<std::string> ends;
-    for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
-      for (const LinearModule& module : linear_modules(model, layer))
-        ends.insert(within_layer(module.name));
-    }
-    throw DataError("{}: the target {} is no linear product of this {}'s layers. Legal: {}", source,
-                    target, name_of(model.family), fmt::join(ends, ", "));
+    for (const LinearModule& module : linear_modules(model)) ends.insert(within_layer(module.name));
+    throw DataError("{}: the target {}: {}. Legal: {}", source, target,
+                    why_no_target(model, target), fmt::join(ends, ", "));
   }
   ModelConfig adapted = model;
   set_adapters(adapted, {*lora.rank, lora.scale(), lora.dora, lora.targets});

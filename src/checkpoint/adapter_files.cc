@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -18,7 +19,8 @@ namespace trireme {
 
 namespace {
 
-constexpr std::string_view kStatePrefix = "parameters/";
+constexpr std::string_view kStatePrefix = "parameters/",
+                           kHeadInFile = "base_model.model.lm_head.base_layer.weight";
 
 /// "M.lora_A.NAME.weight" is "M.lora_A.weight" of the adapter NAME, and
 /// "M.lora_magnitude_vector.NAME.weight" "M.lora_magnitude_vector".
@@ -118,6 +120,10 @@ void write_adapter(const WeightSource& source, const std::filesystem::path& fold
 
 AdapterFile::AdapterFile(const std::filesystem::path& folder) : file_(weights_file(folder)) {
   for (const SafetensorsTensor& tensor : file_.tensors()) {
+    if (tensor.name == kHeadInFile) {
+      head_ = &tensor;
+      continue;
+    }
     const auto [place, added] = tensors_.emplace(our_name(tensor.name), &tensor);
     if (!added) {
       throw DataError("{}: {} and {} are one parameter (of two adapters)", file_.path().string(),
@@ -126,11 +132,40 @@ AdapterFile::AdapterFile(const std::filesystem::path& folder) : file_(weights_fi
   }
 }
 
+void check_head_of_adapter(const std::filesystem::path& folder, const std::filesystem::path& base) {
+  const AdapterFile adapter(folder);
+  const SafetensorsTensor* const saved = adapter.head();
+  if (saved == nullptr) return;
+  const auto source = open_weights(base);
+  const std::string name = fmt::format("{}.weight", kHeadModule);
+  const auto own = source->weights().find(name);
+  if (own == source->weights().end()) return;  // of adapters merged into what is beside them
+  bool same = own->second.shape == saved->shape;
+  if (same) {
+    const std::span<const float> values = source->read_fp32(name);
+    std::vector<float> found(values.size());
+    adapter.file().read_fp32(*saved, whole(Shape(saved->shape)), found.data());
+    const float relative = saved->dtype == "BF16"  ? 0x1p-8F
+                           : saved->dtype == "F16" ? 0x1p-11F
+                                                   : 0,
+                least = saved->dtype == "F16" ? 0x1p-25F : 0;
+    same = std::equal(values.begin(), values.end(), found.begin(), [&](float of_base, float here) {
+      return std::abs(of_base - here) <= relative * std::abs(of_base) + least;
+    });
+  }
+  if (same) return;
+  throw DataError(
+      "{}: {} is another than {} of {}, beside which these adapters are to stand. Give the base "
+      "that "
+      "they were trained beside",
+      adapter.file().path().string(), saved->name, name, base.string());
+}
+
 namespace {
 
-void add_expert_shapes(const ModelConfig& model, std::int64_t layer, const LinearModule& module,
+void add_expert_shapes(const ModelConfig& model, const LinearModule& module,
                        std::map<std::string, Shape>& shapes) {
-  const ExpertsConfig& experts = *model.layer(layer).experts;
+  const ExpertsConfig& experts = *model.layer(module.layer).experts;
   const bool first = module.place == &AdapterRanks::experts_in;
   const std::int64_t in = first ? model.hidden : experts.ffn,
                      out = first ? 2 * experts.ffn : model.hidden, rank = model.adapters->rank;
@@ -147,20 +182,18 @@ std::map<std::string, Shape> adapter_shapes(const ModelConfig& model,
   expect(model.adapters.has_value(), "a model without adapters");
   const AdapterConfig& adapters = *model.adapters;
   std::map<std::string, Shape> shapes;
-  for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
-    for (const LinearModule& module : linear_modules(model, layer)) {
-      if (!adapters.adapts(module.name)) continue;
-      if (module.of_experts) {
-        add_expert_shapes(model, layer, module, shapes);
-        continue;
-      }
-      const Shape& weight = weights.at(module.name + ".weight");
-      const std::int64_t out = weight[model.weights_in_out() ? 1 : 0],
-                         in = weight[model.weights_in_out() ? 0 : 1];
-      shapes[module.name + ".lora_A.weight"] = {adapters.rank, in};
-      shapes[module.name + ".lora_B.weight"] = {out, adapters.rank};
-      if (adapters.magnitudes) shapes[module.name + ".lora_magnitude_vector"] = {out};
+  for (const LinearModule& module : linear_modules(model)) {
+    if (!adapters.adapts(module.name)) continue;
+    if (module.of_experts) {
+      add_expert_shapes(model, module, shapes);
+      continue;
     }
+    const Shape& weight = weights.at(module.name + ".weight");
+    const bool in_out = stored_in_out(model, module.name);
+    const std::int64_t out = weight[in_out ? 1 : 0], in = weight[in_out ? 0 : 1];
+    shapes[module.name + ".lora_A.weight"] = {adapters.rank, in};
+    shapes[module.name + ".lora_B.weight"] = {out, adapters.rank};
+    if (adapters.magnitudes) shapes[module.name + ".lora_magnitude_vector"] = {out};
   }
   return shapes;
 }

@@ -21,7 +21,8 @@ namespace trireme {
 inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
 
 /// adapter_model.safetensors of a folder, its tensors by our names: without the prefix, and without
-/// the name of an adapter in it ("lora_A.default.weight"). Throws DataError.
+/// the name of an adapter in it ("lora_A.default.weight"). Beside a head's adapter peft saves the
+/// head's own weight too, "lm_head.base_layer.weight": that is kept apart. Throws DataError.
 class AdapterFile {
  public:
   explicit AdapterFile(const std::filesystem::path& folder);
@@ -29,11 +30,17 @@ class AdapterFile {
   [[nodiscard]] const std::map<std::string, const SafetensorsTensor*>& tensors() const {
     return tensors_;
   }
+  [[nodiscard]] const SafetensorsTensor* head() const { return head_; }
 
  private:
   SafetensorsFile file_;
   std::map<std::string, const SafetensorsTensor*> tensors_;
+  const SafetensorsTensor* head_ = nullptr;
 };
+
+/// Throws DataError where a folder has a head's weight of its own that is not the base's, but for
+/// the rounding of its type: its adapters were trained beside another. `base`: a whole model.
+void check_head_of_adapter(const std::filesystem::path& folder, const std::filesystem::path& base);
 
 /// The adapters' parameters of a model that has them (set_adapters): their names and shapes.
 /// `weights` has the shapes of the model's own linear products.

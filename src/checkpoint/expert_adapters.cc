@@ -37,21 +37,19 @@ void ExpertAdapterPart::put(const Shape& part, const float* values, float* store
 std::map<std::string, ExpertAdapterPart> expert_adapter_parts(const ModelConfig& model) {
   std::map<std::string, ExpertAdapterPart> parts;
   if (!model.adapters) return parts;
-  for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
-    const AdapterRanks& ranks = model.layer(layer).adapters;
-    const bool both = ranks.experts_in > 0 && ranks.experts_out > 0;
-    for (const LinearModule& module : linear_modules(model, layer)) {
-      if (!module.of_experts || !model.adapters->adapts(module.name)) continue;
-      const bool in = module.place == &AdapterRanks::experts_in;
-      std::string wrapped = module.name.substr(0, module.name.rfind('.'));
-      if (in && both) wrapped += ".base_layer";
-      const std::int64_t experts = model.layer(layer).experts->count;
-      for (std::int64_t expert = 0; expert < experts; ++expert) {
-        for (const char factor : {'A', 'B'}) {
-          parts[expert_adapter_name(module.name, expert, factor)] = {
-              fmt::format("{}.lora_{}.weight", wrapped, factor), expert, experts, factor == 'B',
-              in && model.family == Family::kGptOss};
-        }
+  for (const LinearModule& module : linear_modules(model)) {
+    if (!module.of_experts || !model.adapters->adapts(module.name)) continue;
+    const LayerConfig& layer = model.layer(module.layer);
+    const bool both = layer.adapters.experts_in > 0 && layer.adapters.experts_out > 0;
+    const bool in = module.place == &AdapterRanks::experts_in;
+    std::string wrapped = module.name.substr(0, module.name.rfind('.'));
+    if (in && both) wrapped += ".base_layer";
+    const std::int64_t experts = layer.experts->count;
+    for (std::int64_t expert = 0; expert < experts; ++expert) {
+      for (const char factor : {'A', 'B'}) {
+        parts[expert_adapter_name(module.name, expert, factor)] = {
+            fmt::format("{}.lora_{}.weight", wrapped, factor), expert, experts, factor == 'B',
+            in && model.family == Family::kGptOss};
       }
     }
   }

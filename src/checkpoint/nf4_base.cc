@@ -11,10 +11,8 @@ namespace trireme {
 
 std::set<std::string> nf4_weights(const ModelConfig& model) {
   std::set<std::string> names;
-  for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
-    for (const LinearModule& module : linear_modules(model, layer))
-      if (!module.of_experts) names.insert(module.name + ".weight");
-  }
+  for (const LinearModule& module : linear_modules(model))
+    if (module.of_layer() && !module.of_experts) names.insert(module.name + ".weight");
   return names;
 }
 

@@ -23,26 +23,22 @@ bool is_named_by(std::string_view module, std::string_view target) {
   return ends_in(module, target) && names_experts(module) == names_experts(target);
 }
 
-/// What each layer's products are called: "q_proj", in order.
+/// What the products are called: "q_proj", in order.
 std::vector<std::string> short_names(const ModelConfig& config) {
   std::vector<std::string> names;
   std::set<std::string> known;
-  for (std::int64_t layer = 0; layer < config.layer_count(); ++layer) {
-    for (const LinearModule& module : linear_modules(config, layer)) {
-      std::string name = module.name.substr(module.name.rfind('.') + 1);
-      if (module.of_experts) name = "experts." + name;
-      if (known.insert(name).second) names.push_back(std::move(name));
-    }
+  for (const LinearModule& module : linear_modules(config)) {
+    std::string name = module.name.substr(module.name.rfind('.') + 1);
+    if (module.of_experts) name = "experts." + name;
+    if (known.insert(name).second) names.push_back(std::move(name));
   }
   return names;
 }
 
 bool is_target(const ModelConfig& config, const std::string& target) {
-  for (std::int64_t layer = 0; layer < config.layer_count(); ++layer) {
-    for (const LinearModule& module : linear_modules(config, layer))
-      if (is_named_by(module.name, target)) return true;
-  }
-  return false;
+  const std::vector<LinearModule> modules = linear_modules(config);
+  return std::any_of(modules.begin(), modules.end(),
+                     [&](const LinearModule& module) { return is_named_by(module.name, target); });
 }
 
 }  // namespace
@@ -65,7 +61,7 @@ bool adapts_experts(const ModelConfig& model) {
 }
 
 bool AdapterConfig::adapts(std::string_view module) const {
-  if (targets.empty()) return !names_experts(module);
+  if (targets.empty()) return module != kHeadModule && !names_experts(module);
   return std::any_of(targets.begin(), targets.end(),
                      [&](const auto& target) { return is_named_by(module, target); });
 }
@@ -75,22 +71,24 @@ double RunConfig::Lora::scale() const {
   return alpha.value_or(r) / (rslora ? std::sqrt(r) : r);
 }
 
-std::vector<LinearModule> linear_modules(const ModelConfig& config, std::int64_t layer) {
+namespace {
+
+void add_modules(const ModelConfig& config, std::int64_t layer,
+                 std::vector<LinearModule>& modules) {
   using Ranks = AdapterRanks;
   const LayerConfig& of = config.layer(layer);
   const bool gpt2 = config.family == Family::kGpt2;
   const std::string prefix = fmt::format("{}{}.", gpt2 ? "transformer.h." : "model.layers.", layer);
-  std::vector<LinearModule> modules;
   const auto add = [&](const std::string& branch, const char* name, std::int64_t Ranks::*place) {
     const std::string full = fmt::format("{}{}{}", prefix, branch, name);
-    modules.push_back({full, place, names_experts(full)});
+    modules.push_back({full, layer, place, names_experts(full)});
   };
   if (gpt2) {
     add("attn.", "c_attn", &Ranks::attention_in);
     add("attn.", "c_proj", &Ranks::attention_out);
     add("mlp.", "c_fc", &Ranks::mlp_in);
     add("mlp.", "c_proj", &Ranks::mlp_out);
-    return modules;
+    return;
   }
   const std::string attention = "self_attn.";
   if (const auto& latent = of.attention.latent) {
@@ -107,21 +105,38 @@ std::vector<LinearModule> linear_modules(const ModelConfig& config, std::int64_t
     add("mlp.experts.", "gate_up_proj", &Ranks::experts_in);
     add("mlp.experts.", "down_proj", &Ranks::experts_out);
   }
-  if (of.mlp.ffn == 0) return modules;
+  if (of.mlp.ffn == 0) return;
   std::string mlp = "mlp.";
   if (of.experts) mlp += config.family == Family::kQwen2Moe ? "shared_expert." : "shared_experts.";
   for (const char* name : {"gate_proj", "up_proj"}) add(mlp, name, &Ranks::mlp_in);
   add(mlp, "down_proj", &Ranks::mlp_out);
+}
+
+}  // namespace
+
+std::vector<LinearModule> linear_modules(const ModelConfig& config) {
+  std::vector<LinearModule> modules;
+  for (std::int64_t layer = 0; layer < config.layer_count(); ++layer)
+    add_modules(config, layer, modules);
+  if (!config.tied_embeddings) modules.push_back({std::string(kHeadModule), config.layer_count()});
   return modules;
+}
+
+bool stored_in_out(const ModelConfig& config, std::string_view module) {
+  return config.weights_in_out() && module != kHeadModule;
 }
 
 void set_adapters(ModelConfig& model, const AdapterConfig& adapters) {
   model.adapters = adapters;
-  for (std::int64_t layer = 0; layer < model.layer_count(); ++layer) {
-    AdapterRanks& ranks = model.layers[static_cast<std::size_t>(layer)].adapters;
-    ranks = {};
-    for (const LinearModule& module : linear_modules(model, layer))
-      if (adapters.adapts(module.name)) ranks.*module.place += adapters.rank;
+  model.head_adapter_rank = 0;
+  for (LayerConfig& layer : model.layers) layer.adapters = {};
+  for (const LinearModule& module : linear_modules(model)) {
+    if (!adapters.adapts(module.name)) continue;
+    std::int64_t& rank =
+        module.of_layer()
+            ? model.layers[static_cast<std::size_t>(module.layer)].adapters.*module.place
+            : model.head_adapter_rank;
+    rank += adapters.rank;
   }
 }
 
@@ -131,16 +146,21 @@ std::int64_t first_trained_layer(const ModelConfig& model) {
   return std::find_if(model.layers.begin(), model.layers.end(), adapted) - model.layers.begin();
 }
 
+std::string why_no_target(const ModelConfig& model, std::string_view target) {
+  if (target == kHeadModule && model.tied_embeddings)
+    return "this head is the embedding: an adapter beside one would be one of both";
+  return fmt::format("is no linear product of this {}", name_of(model.family));
+}
+
 void take_adapters(RunConfig& config, std::vector<Problem>& problems) {
   const RunConfig::Lora& lora = config.lora;
   for (const std::string& target : lora.targets) {
     if (is_target(config.model, target)) continue;
     const std::vector<std::string> names = short_names(config.model);
-    problems.push_back(
-        {"lora.targets", shown(Json(target)),
-         fmt::format("{}, or ends of their full names", fmt::join(names, ", ")),
-         nearest_word(target, names).value_or(""),
-         fmt::format("is no linear product of this {}'s layers", name_of(config.model.family))});
+    problems.push_back({"lora.targets", shown(Json(target)),
+                        fmt::format("{}, or ends of their full names", fmt::join(names, ", ")),
+                        nearest_word(target, names).value_or(""),
+                        why_no_target(config.model, target)});
   }
   set_adapters(config.model, {*lora.rank, lora.scale(), lora.dora, lora.targets, lora.dropout,
                               stream_key(config.run.seed, "lora.dropout")});

@@ -397,8 +397,8 @@ void add_lora(std::vector<Field>& list) {
   FIELD(lora.targets,
         .text =
             "Which products have adapters: their names, or the ends of those (of experts "
-            "experts.gate_up_proj, experts.down_proj); [] for every linear product of the layers "
-            "but experts'",
+            "experts.gate_up_proj, experts.down_proj; a head of its own lm_head); [] for every "
+            "linear product of the layers but experts'",
         .example = "[\"q_proj\", \"v_proj\"]", .peers = {"", "", "target_modules lora_target", ""});
   FIELD(lora.dora, .text = "Each row of a product has a length of its own, trained too (DoRA)",
         .peers = {"", "", "use_dora", ""});

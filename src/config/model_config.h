@@ -159,8 +159,8 @@ struct MlpConfig {
   friend bool operator==(const MlpConfig&, const MlpConfig&) = default;
 };
 
-/// Matrices of low rank beside linear products of layers whose own weights stand still (LoRA, Hu et
-/// al. 2021), as peft has them:
+/// Matrices of low rank beside linear products whose own weights stand still (LoRA, Hu et al.
+/// 2021), as peft has them:
 ///   y = x W^T + scale x A^T B^T           A [rank, in], B [out, rank]
 /// With magnitudes (DoRA, Liu et al. 2024) each row of W + scale B A has the length m of its own:
 ///   y = m / |W + scale B A| (x W^T + scale x A^T B^T)
@@ -168,7 +168,8 @@ struct AdapterConfig {
   std::int64_t rank = 0;
   double scale = 1;
   bool magnitudes = false;
-  /// Ends of modules' names; empty: every product but experts', which one with "experts." names.
+  /// Ends of modules' names; empty: every product of the layers but experts', which one with
+  /// "experts." names.
   std::vector<std::string> targets;
   double dropout = 0;             ///< in training, the share of x that A reads as 0
   std::uint64_t dropout_key = 0;  ///< of its choice
@@ -212,6 +213,7 @@ struct ModelConfig {
   std::int64_t bos_token = -1, end_token = -1;  ///< -1: none
   /// Of a run that trains nothing else (RunConfig::Lora).
   std::optional<AdapterConfig> adapters = {};
+  std::int64_t head_adapter_rank = 0;  ///< as LayerConfig::adapters; 0 where the head is tied
 
   /// The keys under the family's names, defaults (but token ids) written out; all are kept.
   Json source;
@@ -230,7 +232,7 @@ struct ModelConfig {
       return layer.experts && layer.experts->has_bias;
     });
   }
-  /// Stored [in, out] as GPT-2's Conv1D, else [out, in].
+  /// Of layers, stored [in, out] as GPT-2's Conv1D, else [out, in].
   [[nodiscard]] bool weights_in_out() const { return family == Family::kGpt2; }
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };

@@ -20,11 +20,17 @@ std::int64_t outputs_of(const Shape& weight, bool in_out) { return weight[in_out
 struct Outputs {
   std::int64_t first = 0, all = 0;
 };
-Outputs outputs_of(const StoreLayout& layout, const AdapterParams& params, ParamRange product,
-                   ParamIndex weight) {
+struct WeightOf {
+  const StoreLayout& layout;
+  ParamRange product;
+  RowPadding padding;
+};
+Outputs outputs_of(const WeightOf& of, const AdapterParams& params, ParamIndex weight) {
   Outputs outputs;
-  for (ParamIndex i = product.first; i <= product.last; ++i) {
-    const std::int64_t size = outputs_of(layout.local_shape(i), params.in_out);
+  for (ParamIndex i = of.product.first; i <= of.product.last; ++i) {
+    const Shape& shape =
+        of.padding == RowPadding::kTaken ? of.layout.padded_shape(i) : of.layout.local_shape(i);
+    const std::int64_t size = outputs_of(shape, params.in_out);
     if (i < weight) outputs.first += size;
     outputs.all += size;
   }
@@ -95,34 +101,37 @@ void add_product(Context& context, ArenaCursor& arena, Gemm args, TensorView c) 
 }  // namespace
 
 AdapterWeights weights_of(const ParamStore::Lease& lease, const AdapterParams& params,
-                          ParamRange product) {
+                          ParamRange product, RowPadding padding) {
   AdapterWeights weights;
   if (!params.a.given()) return weights;
   weights.a_RK = lease.weight(params.a);
   weights.scale = params.scale;
   weights.dropout = params.dropout;
   for (const AdapterParams::Part& part : params.parts) {
-    const Outputs outputs = outputs_of(lease.layout(), params, product, part.weight);
+    const Outputs outputs = outputs_of({lease.layout(), product, padding}, params, part.weight);
     weights.outputs = outputs.all;
     AdapterWeights::Part& to = weights.parts.at(static_cast<std::size_t>(weights.count++));
-    to = {lease.weight(part.b), outputs.first};
+    to = {padding == RowPadding::kTaken ? lease.padded_weight(part.b) : lease.weight(part.b),
+          outputs.first};
     if (part.magnitude != kNoParam) to.magnitude_N = lease.weight(part.magnitude);
   }
   return weights;
 }
 
 AdapterGradients gradients_of(const Gradients& sink, const AdapterParams& params,
-                              ParamRange product, const AdapterRows& rows) {
+                              ParamRange product, const AdapterRows& rows, RowPadding padding) {
   AdapterGradients gradients;
   if (!params.a.given()) return gradients;
   gradients.a_RK = sink.product(params.a);
   gradients.rows_of = rows;
   gradients.dropout = params.dropout;
   for (const AdapterParams::Part& part : params.parts) {
-    const Outputs outputs = outputs_of(sink.layout(), params, product, part.weight);
+    const Outputs outputs = outputs_of({sink.layout(), product, padding}, params, part.weight);
     gradients.outputs = outputs.all;
     AdapterGradients::Part& to = gradients.parts.at(static_cast<std::size_t>(gradients.count++));
-    to = {sink.product({part.b, part.b}), outputs.first};
+    to = {padding == RowPadding::kTaken ? sink.padded_product(part.b)
+                                        : sink.product({part.b, part.b}),
+          outputs.first};
     if (part.magnitude != kNoParam) to.magnitude_N = sink.sum(part.magnitude);
   }
   return gradients;
@@ -135,25 +144,31 @@ std::int64_t length_rows(std::int64_t rows) { return std::min<std::int64_t>(rows
 
 }  // namespace
 
+std::size_t adapter_scratch_bytes(const AdaptedProduct& of) {
+  if (of.ranks == 0) return 0;
+  ArenaCursor forward, ranks, input, weight, lengths, kept;
+  for (ArenaCursor* const cursor : {&ranks, &weight})
+    if (of.magnitudes) cursor->take(of.compute, {of.tokens, of.out});
+  for (ArenaCursor* const cursor : {&forward, &ranks, &lengths})
+    if (of.joined) cursor->take(of.compute, {of.out, of.ranks});
+  const auto made_apart = [&](DType type) { return type != DType::kF32 || !of.in_place; };
+  if (made_apart(of.result)) forward.take(of.result, {of.tokens, of.out});
+  if (made_apart(of.compute) || of.dropout) input.take(of.compute, {of.tokens, of.in});
+  if (of.dropout) kept.take(of.compute, {of.tokens, of.in});
+  if (of.magnitudes) weight.take(DType::kF32, {of.out});
+  for (int i = 0; of.joined && i < 2; ++i) weight.take(DType::kF32, {of.out, of.ranks});
+  for (const DType type : {DType::kF32, of.compute})
+    if (of.magnitudes) lengths.take(type, {length_rows(of.out) * of.in});
+  return std::max({forward.bytes(), ranks.bytes(), input.bytes(), weight.bytes(), lengths.bytes(),
+                   kept.bytes()});
+}
+
 AdapterScratch lay_out_adapters(ArenaCursor& arena, const LayerShape& layer, bool in_place) {
-  const bool magnitudes = layer.magnitudes;
   std::size_t bytes = 0;
   for (const LayerProduct& of : layer_products(layer)) {
-    if (of.adapter_ranks == 0) continue;
-    ArenaCursor input, weight, lengths, kept;
-    for (ArenaCursor* const cursor : {&input, &weight})
-      if (magnitudes) cursor->take(layer.compute, {layer.tokens, of.out});
-    if (layer.dropout) kept.take(layer.compute, {layer.tokens, of.in});
-    input.take(layer.compute, {of.out, of.adapter_ranks});
-    if (!in_place || layer.dropout)
-      input.take(layer.compute, {layer.tokens, std::max(of.in, of.out)});
-    weight.take(DType::kF32, {of.out, of.adapter_ranks});
-    weight.take(DType::kF32, {of.out, of.adapter_ranks});
-    weight.take(DType::kF32, {of.out});
-    lengths.take(layer.compute, {of.out, of.adapter_ranks});
-    for (const DType type : {DType::kF32, layer.compute})
-      if (magnitudes) lengths.take(type, {length_rows(of.out) * of.in});
-    bytes = std::max({bytes, input.bytes(), weight.bytes(), lengths.bytes(), kept.bytes()});
+    bytes = std::max(
+        bytes, adapter_scratch_bytes({layer.tokens, of.in, of.out, of.adapter_ranks, layer.compute,
+                                      layer.compute, layer.magnitudes, layer.dropout, in_place}));
   }
   bytes = std::max(bytes, static_cast<std::size_t>(expert_adapter_bytes(layer)));
   if (bytes == 0) return {};
@@ -200,8 +215,8 @@ void adapter_forward(Context& context, const AdapterScratch& scratch, TensorView
   check(arena, scratch);
 }
 
-void adapter_backward_input(Context& context, const AdapterScratch& scratch, TensorView dx_TK,
-                            ConstTensorView dv_TN, const AdapterWeights& weights) {
+void adapter_backward_ranks(Context& context, const AdapterScratch& scratch, ConstTensorView dv_TN,
+                            const AdapterWeights& weights) {
   ArenaCursor arena = arena_of(scratch);
   if (weights.magnitudes()) (void)dv_in(arena, dv_TN);
   const TensorView& du_TR = weights.rows_of.du_TR;
@@ -209,11 +224,17 @@ void adapter_backward_input(Context& context, const AdapterScratch& scratch, Ten
   up.c_MN = du_TR;
   up.a = dv_TN;
   up.b = joined_b(context, arena, weights);
+  check(arena, scratch);
   up.use = "adapter_input_gradient";
   gemm(context, up);
   if (weights.scale != 1) scale(context, du_TR, weights.scale);
+}
+
+void adapter_backward_input(Context& context, const AdapterScratch& scratch, TensorView dx_TK,
+                            const AdapterWeights& weights) {
+  ArenaCursor arena = arena_of(scratch);
   Gemm down;
-  down.a = du_TR;
+  down.a = weights.rows_of.du_TR;
   down.b = weights.a_RK;
   down.use = "adapter_input_gradient";
   if (scratch.dropout.numbers_T2.given()) {

@@ -79,9 +79,12 @@ struct AdapterWeights {
     return part;
   }
 };
+/// Whether the rows that follow a weight's (ParamMeta::row_alignment) are its product's outputs
+/// too.
+enum class RowPadding : std::uint8_t { kLeftOut, kTaken };
 /// `product`: the range of the weight beside which they stand.
 AdapterWeights weights_of(const ParamStore::Lease& lease, const AdapterParams& params,
-                          ParamRange product);
+                          ParamRange product, RowPadding padding = RowPadding::kLeftOut);
 
 struct AdapterGradients {
   struct Part {
@@ -98,7 +101,8 @@ struct AdapterGradients {
   [[nodiscard]] bool given() const { return a_RK.gradient.given(); }
 };
 AdapterGradients gradients_of(const Gradients& sink, const AdapterParams& params,
-                              ParamRange product, const AdapterRows& rows);
+                              ParamRange product, const AdapterRows& rows,
+                              RowPadding padding = RowPadding::kLeftOut);
 
 /// Of a pass in training, where a share is dropped.
 struct AdapterDropout {
@@ -111,8 +115,18 @@ struct AdapterScratch {
   TensorView memory;  ///< bytes
   AdapterDropout dropout = {};
 };
-/// For those of a layer. `in_place`: products in fp32 that are not batch-invariant, which add to
-/// what is there.
+/// A product, its adapters and their passes.
+struct AdaptedProduct {
+  std::int64_t tokens = 0, in = 0, out = 0, ranks = 0;
+  DType compute = DType::kF32, result = DType::kF32;  ///< of its operands, of y
+  bool magnitudes = false, dropout = false;
+  /// Sums in fp32 are not batch-invariant: products add to what is there.
+  bool in_place = false;
+  bool joined = true;  ///< B may have to be (kAdaptersMax)
+};
+/// Of the scratch that it takes.
+std::size_t adapter_scratch_bytes(const AdaptedProduct& product);
+/// For those of a layer.
 AdapterScratch lay_out_adapters(ArenaCursor& arena, const LayerShape& layer, bool in_place);
 
 /// us, and y += us B^T.
@@ -121,10 +135,13 @@ void adapter_forward(Context& context, const AdapterScratch& scratch, TensorView
 /// dv, which stands in scratch, or dy where there are no magnitudes.
 ConstTensorView adapter_magnitude_gradient(Context& context, const AdapterScratch& scratch,
                                            ConstTensorView dy_TN, const AdapterWeights& weights);
-/// du, and dx += du A, from dv.
+/// du, from dv.
+void adapter_backward_ranks(Context& context, const AdapterScratch& scratch, ConstTensorView dv_TN,
+                            const AdapterWeights& weights);
+/// dx += du A. What stands in scratch is lost.
 void adapter_backward_input(Context& context, const AdapterScratch& scratch, TensorView dx_TK,
-                            ConstTensorView dv_TN, const AdapterWeights& weights);
-/// dA, dB and dm.
+                            const AdapterWeights& weights);
+/// dA, dB and dm. Leaves dv in scratch where adapter_magnitude_gradient does.
 void adapter_backward_weight(Context& context, const AdapterScratch& scratch,
                              const AdapterGradients& gradients, ConstTensorView dy_TN,
                              ConstTensorView x_TK);

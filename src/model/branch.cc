@@ -54,7 +54,8 @@ void adapted_backward_input(const LayerPass& pass, TensorView dx_TK, ConstTensor
   const ConstTensorView dv_TN =
       adapter_magnitude_gradient(pass.context, pass.adapters, dy_TN, weights.adapter);
   pass.linear_backward_input(product_TK, dv_TN, base_of(weights));
-  adapter_backward_input(pass.context, pass.adapters, product_TK, dv_TN, weights.adapter);
+  adapter_backward_ranks(pass.context, pass.adapters, dv_TN, weights.adapter);
+  adapter_backward_input(pass.context, pass.adapters, product_TK, weights.adapter);
   if (epilogue.kind == kGeluBackward)
     gelu_backward(pass.context, dx_TK, product_TK, epilogue.operand, product_TK);
   else if (!plain)

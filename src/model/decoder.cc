@@ -165,6 +165,11 @@ Decoder::Buffers Decoder::lay_out(ArenaCursor& arena, std::int64_t tokens) const
   buffers.adapters = lay_out_adapters(arena, shape, false);
   buffers.latent = lay_out_latent_rows(arena, shape, latent_);
   if (!chunk_.range.head) buffers.out_SC = arena.take(shape.compute, {tokens, config_.hidden});
+  if (!chunk_.head_adapter.a.given() || wanted_ == 0) return buffers;
+  AdaptedProduct head{wanted_,       config_.hidden, vocabulary_.valid, config_.head_adapter_rank,
+                      shape.compute, DType::kF32,    shape.magnitudes};
+  head.joined = false;
+  buffers.head_adapter = lay_out_head_adapter(arena, head, false);
   return buffers;
 }
 
@@ -291,14 +296,15 @@ void Decoder::run_head(const ModelPass& pass, WeightReader& weights, ConstTensor
                      of_rank = wanted_ * ceil_div(config_.vocab_size, ranks);
   TensorView parts = logits_parts_.view().rows(0, ranks * of_rank);
   parts.shape = {ranks, of_rank};
-  Gemm product;
-  product.c_MN = parts.rows(tensor_.rank().index, 1);
-  product.c_MN.shape = {wanted_, vocabulary_.valid};
-  product.a = n;
+  TensorView own = parts.rows(tensor_.rank().index, 1);
+  own.shape = {wanted_, vocabulary_.valid};
   const ParamStore::Lease head = weights.next();
-  product.b = head.weight(chunk_.head);
-  product.transpose_b = Transpose::kYes;
-  gemm(context_, product);
+  const ConstTensorView weight = head.weight(chunk_.head);
+  AdapterWeights adapter = weights_of(head, chunk_.head_adapter, {chunk_.head, chunk_.head});
+  adapter.rows_of = buffers_.head_adapter.rows;
+  const AdapterScratch& scratch = buffers_.head_adapter.scratch;
+  head_gains(context_, scratch, weight, adapter);
+  head_logits(context_, scratch, own, n, weight, adapter);
   tensor_.gather_parts(parts);
 }
 

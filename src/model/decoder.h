@@ -91,6 +91,7 @@ class Decoder final : private ForwardProgram {
     BlockForwardScratch scratch;
     ExpertsScratch experts;
     AdapterScratch adapters;
+    HeadAdapter head_adapter;
     LatentDecoding latent;
     TensorView out_SC;  // for the stage behind
   };

@@ -1,5 +1,7 @@
 #include "model/flops.h"
 
+#include "config/adapters.h"
+
 namespace trireme {
 
 ParameterCount count_parameters(const ModelConfig& config) {
@@ -9,6 +11,7 @@ ParameterCount count_parameters(const ModelConfig& config) {
 ParameterCount count_parameters(const ModelConfig& config, const ModelParams& params) {
   const ChunkParams& whole = params.chunks.front();
   const int first_layer = params.block_of(whole.blocks.front().attention.in.weight.first);
+  const std::int64_t untrained = params.first_trained_layer;  // layers
   ParameterCount count;
   std::vector<std::int64_t> of_experts(config.layers.size(), 0), biases = of_experts,
                                                                  frozen = of_experts;
@@ -29,7 +32,11 @@ ParameterCount count_parameters(const ModelConfig& config, const ModelParams& pa
     const bool looked_up = index == whole.embedding || index == whole.position_embedding;
     if (meta.shape.rank() != 2 || (looked_up && index != whole.head)) continue;
     count.multiplying += elements;
-    if (!meta.trainable) count.frozen_multiplying += elements;
+    if (meta.trainable) continue;
+    count.frozen_multiplying += elements;
+    const bool of_head = index == whole.head;
+    if (of_head ? untrained == config.layer_count() : meta.block - first_layer < untrained)
+      count.forward_multiplying += elements;
   }
   for (std::size_t i = 0; i < of_experts.size(); ++i) {
     const auto& experts = config.layers[i].experts;
@@ -38,16 +45,22 @@ ParameterCount count_parameters(const ModelConfig& config, const ModelParams& pa
     count.active += one * experts->chosen;
     const std::int64_t chosen = (one - biases[i] / experts->count) * experts->chosen;
     count.multiplying += chosen;
-    count.frozen_multiplying += frozen[i] / experts->count * experts->chosen;
+    const std::int64_t stands_still = frozen[i] / experts->count * experts->chosen;
+    count.frozen_multiplying += stands_still;
+    if (static_cast<std::int64_t>(i) < untrained) count.forward_multiplying += stands_still;
   }
   return count;
 }
 
 std::int64_t model_flops_per_token(const ModelConfig& config, std::int64_t sequence_length) {
   const ParameterCount count = count_parameters(config);
-  std::int64_t flops = 6 * count.multiplying - 2 * count.frozen_multiplying;
-  for (const LayerConfig& layer : config.layers)
-    flops += 6 * layer.attention.pair_size() * layer.attention.seen(sequence_length);
+  std::int64_t flops =
+      6 * count.multiplying - 2 * (count.frozen_multiplying + count.forward_multiplying);
+  for (std::int64_t i = 0; i < config.layer_count(); ++i) {
+    const AttentionConfig& attention = config.layer(i).attention;
+    const std::int64_t passes = i < first_trained_layer(config) ? 2 : 6;
+    flops += passes * attention.pair_size() * attention.seen(sequence_length);
+  }
   return flops;
 }
 

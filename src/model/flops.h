@@ -11,14 +11,16 @@ struct ParameterCount {
   std::int64_t multiplying = 0;  ///< elements of weights that multiply activations, the head also
                                  ///< when tied, experts as active
   std::int64_t trained = 0;      ///< of the total
-  std::int64_t frozen_multiplying = 0;  ///< of those: their gradients are not made
+  std::int64_t frozen_multiplying = 0;   ///< of those: their gradients are not made
+  std::int64_t forward_multiplying = 0;  ///< of these: nor is that of their input
 };
 ParameterCount count_parameters(const ModelConfig& config);
 /// `params` as declared for the whole model.
 ParameterCount count_parameters(const ModelConfig& config, const ModelParams& params);
 
 /// 6 * multiplying + 6 * layers * heads * head_dim * T: all passes, causal attention once. 4 of
-/// what is frozen: a product forward, one for the gradient of its input.
+/// what is frozen: a product forward, one for the gradient of its input; 2 where nothing below is
+/// trained, and of attention there.
 std::int64_t model_flops_per_token(const ModelConfig& config, std::int64_t sequence_length);
 
 }  // namespace trireme

@@ -138,6 +138,17 @@ class Table {
     }
   }
 
+  AdapterParams head_adapter(ParamIndex head) {
+    LinearParams linear;
+    linear.weight = {head, head};
+    if (!config_.adapters) return {};
+    const std::int64_t rows = config_.vocab_size;
+    add_adapters("", {{kHeadModule.data(), {{rows, rows}}}}, hidden(), linear);
+    for (const AdapterParams::Part& part : linear.adapter.parts)
+      params.metas[part.b].row_alignment = kVocabularyRowAlignment;
+    return linear.adapter;
+  }
+
   /// All but adapters stand still.
   void freeze_base() {
     if (!config_.adapters) return;
@@ -479,8 +490,9 @@ void declare_head(Table& table, const ModelConfig& config, ChunkParams& chunk) {
       table.norm(config.family == Family::kGpt2 ? "transformer.ln_f" : "model.norm", config.hidden);
   if (config.tied_embeddings) return;
   table.next_block();
-  chunk.head = chunk.head_gradient = table.vocabulary("lm_head.weight");
+  chunk.head = chunk.head_gradient = table.vocabulary(fmt::format("{}.weight", kHeadModule));
   table.params.metas[chunk.head].set_by_product = true;
+  chunk.head_adapter = table.head_adapter(chunk.head);
 }
 
 /// Behind everything else, so that what has no value ends the layout.

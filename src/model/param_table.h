@@ -128,13 +128,14 @@ struct ChunkParams {
   NormParams final_norm;
   ParamIndex head = kNoParam;  ///< where tied the embedding, or its copy on the last pipeline rank
   ParamIndex head_gradient = kNoParam;  ///< the head's own
+  AdapterParams head_adapter;           ///< its B has the rows of padding that the head has
 };
 
 struct ModelParams {
   std::vector<ParamMeta> metas;
   std::vector<ChunkParams> chunks;
   /// Nothing below this layer of the model is trained, and no gradient goes there: beside adapters,
-  /// the first layer that has any.
+  /// the first layer that has any; the number of layers where the head alone has one.
   std::int64_t first_trained_layer = 0;
   /// Of the layers of a chunk; their number where none is.
   [[nodiscard]] std::int64_t first_trained(const ChunkRange& range) const {

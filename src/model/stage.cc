@@ -91,23 +91,36 @@ void Stage::begin_magnitudes() {
       find_gains({context_, axes_.tensor, buffers_.adapters, buffers_.widened}, here);
       take_lengths(of, here);
     }
+    if (!params.head_adapter.a.given()) continue;
+    const ParamStore::Lease lease = store_.acquire(params_.block_of(params.head), -1);
+    AdapterWeights head = head_adapter(lease, params);
+    head.rows_of = buffers_.head.adapter.rows;
+    head_gains(context_, buffers_.head.adapter.scratch, lease.padded_weight(params.head), head);
+    take_lengths(params.head_adapter, head);
+  }
+}
+
+AdapterWeights Stage::head_adapter(const ParamStore::Lease& lease, const ChunkParams& chunk) {
+  return weights_of(lease, chunk.head_adapter, {chunk.head, chunk.head}, RowPadding::kTaken);
+}
+
+void Stage::take_lengths(const AdapterParams& params, const AdapterWeights& from) {
+  for (std::size_t i = 0; i < params.parts.size(); ++i) {
+    const ParamIndex magnitude = params.parts[i].magnitude;
+    const TensorView owned = store_.value(magnitude);
+    if (owned.count() == 0) continue;
+    const Slice rows = store_.layout().owned(magnitude);
+    const auto here = [&](const TensorView& all) {
+      return all.rows(from.parts[i].first + rows.begin, rows.size);
+    };
+    clear(context_, owned);
+    magnitude_gradient(context_, owned, here(from.rows_of.squares()), here(from.rows_of.inverse()));
   }
 }
 
 void Stage::take_lengths(const BlockParams& params, const BlockWeights& weights) {
   const auto take = [&](const LinearParams& linear, const LinearWeights& from) {
-    for (std::size_t i = 0; i < linear.adapter.parts.size(); ++i) {
-      const ParamIndex magnitude = linear.adapter.parts[i].magnitude;
-      const TensorView owned = store_.value(magnitude);
-      if (owned.count() == 0) continue;
-      const Slice rows = store_.layout().owned(magnitude);
-      const auto here = [&](const TensorView& all) {
-        return all.rows(from.adapter.parts[i].first + rows.begin, rows.size);
-      };
-      const AdapterRows& lengths = from.adapter.rows_of;
-      clear(context_, owned);
-      magnitude_gradient(context_, owned, here(lengths.squares()), here(lengths.inverse()));
-    }
+    take_lengths(linear.adapter, from.adapter);
   };
   take(params.attention.in, weights.attention.in);
   take(params.attention.q_up, weights.attention.q_up);
@@ -320,7 +333,7 @@ void Stage::run_head(const ModelPass& pass, WeightReader& weights, const ChunkPa
   const ParamStore::Lease head = weights.next();
   head_loss(context_, axes_.tensor, buffers_.head,
             {ends.final_n_TC, head.padded_weight(chunk.head), of.micro_batch.targets, vocabulary_,
-             loss_sum_.view()},
+             loss_sum_.view(), head_adapter(head, chunk), pass.adapters.dropout},
             of.training);
 }
 
@@ -348,6 +361,9 @@ void Stage::forward(int chunk, int micro_batch) {
   training.dweight_VC = product.gradient;
   training.accumulate = product.accumulate;
   training.scale = std::as_const(loss_scale_).view();
+  training.adapter =
+      gradients_of(sink, params.head_adapter, {params.head, params.head}, {}, RowPadding::kTaken);
+  training.input = first_trained(chunk) < params.range.layers;
   of.training = &training;
   run_forward(chunk, of);
   sink.close(context_, block, false);

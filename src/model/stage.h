@@ -163,8 +163,11 @@ class Stage final : public StageProgram {
     TensorView widened;                        // the largest weight in codes, as values
     ExpertsScratch experts, experts_backward;  // the same, where they do not take turns
   };
-  /// The magnitudes of a layer, from its gains.
+  /// The magnitudes of a product or layer, from its gains.
+  void take_lengths(const AdapterParams& params, const AdapterWeights& from);
   void take_lengths(const BlockParams& params, const BlockWeights& weights);
+  /// Without rows of a chunk of tokens.
+  static AdapterWeights head_adapter(const ParamStore::Lease& lease, const ChunkParams& chunk);
   static Buffers lay_out(ArenaCursor& arena, const ModelConfig& config, const StageShape& shape,
                          DType compute);
 

@@ -45,6 +45,13 @@ std::vector<Fp8Widths> fp8_widths(const LayerShape& layer, int tensor_extent, bo
   return widths;
 }
 
+HeadShape head_shape(const ModelConfig& config, const LayerShape& layer, const StageShape& shape) {
+  HeadShape head{config.vocab_size, layer.tokens, layer.compute, shape.cut.tensor, shape.device};
+  head.adapter = {config.hidden, config.head_adapter_rank, layer.magnitudes, layer.dropout,
+                  shape.purpose != StagePurpose::kEvaluation};
+  return head;
+}
+
 /// Elements of the largest weight of a layer's products.
 std::int64_t largest_weight(const LayerShape& layer) {
   std::int64_t most = 0;
@@ -214,8 +221,7 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
   const auto forward = [&] { buffers.forward = lay_out_forward_scratch(arena, layer); };
   const auto head = [&] {
     if (!has_head) return;
-    buffers.head = lay_out_head(
-        arena, {config.vocab_size, layer.tokens, compute, shape.cut.tensor, shape.device});
+    buffers.head = lay_out_head(arena, head_shape(config, layer, shape));
   };
   const auto backward = [&] {
     if (!training) return;

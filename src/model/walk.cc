@@ -22,7 +22,7 @@ std::vector<int> blocks_read(const ModelParams& params, const ChunkParams& chunk
   } else if (kind == ActionKind::kRecompute) {
     std::for_each(first_trained, chunk.blocks.end(), layer);
   } else if (goes_back(kind)) {
-    if (chunk.range.head) read(chunk.final_norm.weight);
+    if (chunk.range.head && first_trained != chunk.blocks.end()) read(chunk.final_norm.weight);
     for (auto block = chunk.blocks.end(); block != first_trained;) layer(*--block);
   }
   return blocks;

@@ -12,8 +12,8 @@
 
 namespace trireme {
 
-/// The blocks whose weights an action of a chunk reads, in order. W reads none, and B none of
-/// layers below the first that is trained.
+/// The blocks whose weights an action of a chunk reads, in order. W reads none, and B none below
+/// the first layer that is trained.
 std::vector<int> blocks_read(const ModelParams& params, const ChunkParams& chunk, ActionKind kind);
 
 /// Leases of these blocks in order. Each names the next, to be gathered (WeightGather).

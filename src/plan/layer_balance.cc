@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "config/adapters.h"
 #include "model/flops.h"
 
 namespace trireme {
@@ -86,14 +87,18 @@ PassCost cost_of_layer(const ModelConfig& model, std::int64_t sequence_length,
                        Recompute recompute) {
   const ParameterCount count = count_parameters(model);
   const std::int64_t elements =
-      (count.multiplying - model.vocab_size * model.hidden) / model.layer_count();
+      (count.multiplying - model.vocab_size * model.hidden - head_adapter_elements(model)) /
+      model.layer_count();
   const std::int64_t trained =
-      model.adapters ? (count.multiplying - count.frozen_multiplying) / model.layer_count()
-                     : elements;
+      model.adapters
+          ? (count.multiplying - count.frozen_multiplying - head_adapter_elements(model)) /
+                model.layer_count()
+          : elements;
   std::int64_t pairs = 0;
   for (const LayerConfig& layer : model.layers)
     pairs += layer.attention.pair_size() * layer.attention.seen(sequence_length);
   pairs /= model.layer_count();
+  if (!trains_layers(model)) return {2 * elements + 2 * pairs, 0, 0};
   PassCost cost{2 * elements + 2 * pairs, 2 * elements + 5 * pairs, 2 * trained};
   if (recompute == Recompute::kFull) cost.recompute = cost.forward;
   cost.backward_input += cost.recompute;
@@ -101,7 +106,8 @@ PassCost cost_of_layer(const ModelConfig& model, std::int64_t sequence_length,
 }
 
 PassCost cost_of_head(const ModelConfig& model) {
-  return {(model.adapters ? 4 : 6) * model.vocab_size * model.hidden, 0, 0};
+  const std::int64_t of_weight = !trains_layers(model) ? 2 : model.adapters ? 4 : 6;
+  return {of_weight * model.vocab_size * model.hidden + 6 * head_adapter_elements(model), 0, 0};
 }
 
 std::vector<std::int64_t> balance_layers(const BalanceTask& task) {

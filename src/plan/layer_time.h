@@ -59,6 +59,8 @@ class PartTimes {
   [[nodiscard]] PartTime embedding() const;
   /// Of the embedding, or of the head.
   [[nodiscard]] double vocabulary_size() const;
+  /// Of A and B beside the head.
+  [[nodiscard]] double head_adapter_size() const;
 
   [[nodiscard]] const OpTime& ops() const { return ops_; }
   /// What work can hide of so many seconds of transfers: all, but ranks of a CPU's node move bytes
@@ -67,6 +69,8 @@ class PartTimes {
 
  private:
   class Walk;
+  [[nodiscard]] double head_adapter_seconds(std::int64_t rows, std::int64_t columns,
+                                            double logit) const;
   const ModelConfig& model_;
   const StepLayout& layout_;
   const Cluster& cluster_;

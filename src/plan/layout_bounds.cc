@@ -75,9 +75,9 @@ void LayoutBounds::count_elements() {
   const ModelParams params = declare_params(config_.model);
   const ChunkParams& chunk = params.chunks.front();
   for (ParamIndex i = 0; i < std::ssize(params.metas); ++i) {
-    const bool at_an_end = i == chunk.embedding || i == chunk.position_embedding ||
-                           i == chunk.head || i == chunk.head_gradient;
     const ParamMeta& meta = params.metas[static_cast<std::size_t>(i)];
+    const bool at_an_end = i == chunk.embedding || i == chunk.position_embedding ||
+                           i == chunk.head_gradient || meta.block == params.block_of(chunk.head);
     if (at_an_end || !meta.trainable) continue;
     Elements& elements = meta.view == MeshView::kExpert ? experts_ : dense_;
     elements.all += real(meta.shape.count());

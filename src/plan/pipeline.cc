@@ -187,9 +187,12 @@ void place_stages(const RunConfig& config, Pipeline& pipeline) {
     const std::int64_t back =
         stage.first_layer + stage.layers -
         std::clamp(first_trained, stage.first_layer, stage.first_layer + stage.layers);
-    times.stages.push_back(
-        {time(&PassCost::forward, stage.layers), time(&PassCost::backward_input, back),
-         time(&PassCost::backward_weight, back), time(&PassCost::recompute, back)});
+    StageTimes of{time(&PassCost::forward, stage.layers), time(&PassCost::backward_input, back),
+                  time(&PassCost::backward_weight, back), time(&PassCost::recompute, back)};
+    // Nor is an action without work over when it begins: a program has one after the other.
+    for (double* const back_time : {&of.backward_input, &of.backward_weight})
+      *back_time = std::max(*back_time, 1e-3 * of.forward);
+    times.stages.push_back(of);
     const auto share = 1 / static_cast<double>(counts.size());
     times.forward += times.stages.back().forward * share;
     times.backward_input += times.stages.back().backward_input * share;
@@ -198,7 +201,8 @@ void place_stages(const RunConfig& config, Pipeline& pipeline) {
 }
 
 std::int32_t first_trained_stage(const ModelConfig& model, const std::vector<ChunkRange>& stages) {
-  const std::int64_t layer = first_trained_layer(model);
+  // Where no layer is trained the head is, behind the last.
+  const std::int64_t layer = std::min(first_trained_layer(model), model.layer_count() - 1);
   std::int32_t stage = 0;
   while (stages[static_cast<std::size_t>(stage)].first_layer +
              stages[static_cast<std::size_t>(stage)].layers <=

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/math.h"
+#include "config/adapters.h"
 #include "pipeline/simulate.h"
 
 namespace trireme {
@@ -17,7 +18,8 @@ double real(std::int64_t value) { return static_cast<double>(value); }
 struct StagePart {
   PartTime time;
   PartSize size, layers;  ///< of all that is trained; of its layers alone, what is read
-  double layer_count = 0, blocks = 0;
+  PartSize read_back;     ///< of its layers, what B reads
+  double layer_count = 0, layers_back = 0, blocks = 0;
   bool embedding = false, head = false;
 };
 
@@ -36,6 +38,10 @@ class StageSums {
       stage.size.experts += kind.trained.experts;
       stage.layers.dense += kind.size.dense;
       stage.layers.experts += kind.size.experts;
+      if (!kind.goes_back) continue;
+      stage.read_back.dense += kind.size.dense;
+      stage.read_back.experts += kind.size.experts;
+      ++stage.layers_back;
     }
     stage.layer_count = real(range.layers);
     stage.embedding = range.embedding;
@@ -43,6 +49,7 @@ class StageSums {
     if (range.embedding) stage.time += parts_.embedding();
     if (range.head) stage.time += parts_.head();
     const bool tied_here = model_.tied_embeddings && range.embedding && range.head;
+    if (range.head) stage.size.dense += parts_.head_adapter_size();
     if (!model_.adapters)
       stage.size.dense += parts_.vocabulary_size() * (tied_here ? 1 : range.embedding + range.head);
     stage.blocks = real(range.layers + range.embedding + range.head);
@@ -52,17 +59,21 @@ class StageSums {
  private:
   struct Kind {
     std::int64_t layer = 0;
-    bool fp8 = false;
+    bool fp8 = false, goes_back = true;
     PartTime time;
     PartSize size, trained;
   };
   const Kind& kind_of(std::int64_t layer) {
     const bool fp8 = layout_.fp8 && layer >= layout_.fp8->bf16_layers[0] &&
                      layer < model_.layer_count() - layout_.fp8->bf16_layers[1];
-    for (const Kind& kind : kinds_)
-      if (kind.fp8 == fp8 && model_.layer(kind.layer) == model_.layer(layer)) return kind;
-    kinds_.push_back(
-        {layer, fp8, parts_.layer(layer), parts_.layer_size(layer), parts_.trained_size(layer)});
+    const bool goes_back = layer >= first_trained_layer(model_);
+    for (const Kind& kind : kinds_) {
+      if (kind.fp8 == fp8 && kind.goes_back == goes_back &&
+          model_.layer(kind.layer) == model_.layer(layer))
+        return kind;
+    }
+    kinds_.push_back({layer, fp8, goes_back, parts_.layer(layer), parts_.layer_size(layer),
+                      parts_.trained_size(layer)});
     return kinds_.back();
   }
   const ModelConfig& model_;
@@ -312,8 +323,9 @@ class Prediction {
     if (stage.head) forward.dense += parts_.vocabulary_size();
     PartTime& time = stage.time;
     time.forward += data_.gather(forward, {time.forward.compute, stage.blocks});
-    const PassTime again =
-        data_.gather(part(1 - 1 / count, stage.layers), {time.backward.compute, stage.blocks});
+    if (stage.layers_back == 0) return;
+    const PassTime again = data_.gather(part(1 - 1 / stage.layers_back, stage.read_back),
+                                        {time.backward.compute, stage.blocks});
     time.backward_input += again;
     time.backward += again;
   }

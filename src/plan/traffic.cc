@@ -33,7 +33,6 @@ class Count {
         rows_(request.passes.micro * request.sequence_length / request.part.cut.context.extent) {}
 
   std::vector<Traffic> run() {
-    for (const ChunkParams& chunk : params_.chunks) layers_ += chunk.range.layers;
     data();
     tensor();
     context();
@@ -163,21 +162,25 @@ class Count {
       return sum += of.reduces * one_reduce;
     };
     Moved stream;
-    for_each_layer([&](const LayerConfig& layer) {
+    for_each_layer([&](const LayerConfig& layer, bool goes_back) {
       const Moved& of_y = layer.experts ? reduce : made;
       stream += moved(forward_transitions(layer, cut.sequence_parallel), of_y);
+      if (layer.attention.latent) stream += instead_of_n(*layer.attention.latent, goes_back);
+      if (!goes_back) return;
       stream += moved(backward_transitions(layer, cut.sequence_parallel), reduce);
       if (request_.recompute == Recompute::kFull)
         stream += moved(recompute_transitions(layer), of_y);
-      if (layer.attention.latent) stream += instead_of_n(*layer.attention.latent);
     });
     // The embedding and its gradient; the head's input and its gradient.
     Moved maxima;
     if (request_.part.fp8) fp8_layers(gather, made, reduce, stream, maxima);
     std::int64_t heads = 0;
     for (const ChunkParams& chunk : params_.chunks) {
-      stream += (chunk.range.embedding + chunk.range.head) * gather;
-      stream += (chunk.range.embedding + chunk.range.head) * reduce;
+      const bool looks_back = chunk.range.embedding && !model_.adapters,
+                 head_back =
+                     chunk.range.head && params_.first_trained(chunk.range) < chunk.range.layers;
+      stream += (looks_back + chunk.range.head) * gather;
+      stream += (chunk.range.embedding + head_back) * reduce;
       heads += chunk.range.head;
     }
     const std::int64_t steps = request_.passes.accumulation;
@@ -188,11 +191,7 @@ class Count {
         rows_,
         head_chunk_tokens({model_.vocab_size, rows_, request_.compute, rank, request_.device}));
     statistics = heads * statistics;
-    // Squares of q and k, and their gradient's part along them.
-    if (model_.layer(0).attention.qk_norm == QkNorm::kProjection) {
-      const std::int64_t passes = request_.recompute == Recompute::kFull ? 3 : 2;
-      statistics += layers_ * passes * both_ways(2 * rows_, DType::kF32, rank);
-    }
+    statistics += squares(rank);
     statistics += maxima;
     add(Axis::kTensor, "statistics", steps * statistics);
     if (const std::int64_t joined = fp8_maxima(MeshView::kDense).tensor; joined > 0)
@@ -209,6 +208,21 @@ class Count {
         gradients += partial(Of::kSameHeads, {copies, rank.index % copies}));
   }
 
+  /// Squares of q and k, and their gradient's part along them; with magnitudes those of rows whose
+  /// columns are cut.
+  [[nodiscard]] Moved squares(AxisRank rank) const {
+    const std::int64_t back = request_.recompute == Recompute::kFull ? 2 : 1;
+    const bool magnitudes = model_.adapters && model_.adapters->magnitudes;
+    Moved sum;
+    for_each_layer([&](const LayerConfig& layer, bool goes_back) {
+      if (layer.attention.qk_norm == QkNorm::kProjection)
+        sum += (goes_back ? 1 + back : 1) * both_ways(2 * rows_, DType::kF32, rank);
+      for (const std::int64_t ranks : {layer.adapters.attention_out, layer.adapters.mlp_out})
+        if (magnitudes && ranks > 0) sum += both_ways(model_.hidden, DType::kF32, rank);
+    });
+    return sum;
+  }
+
   /// Residual rows of so many columns become all rows of the tensor axis, and the other way.
   [[nodiscard]] Moved gathered_rows(std::int64_t columns) const {
     const StageCut& cut = request_.part.cut;
@@ -221,16 +235,17 @@ class Count {
   }
 
   /// What latents add to a layer in which n of attention travels. W has them; it would gather n.
-  [[nodiscard]] Moved instead_of_n(const LatentConfig& latent) const {
-    const std::int64_t forward = request_.recompute == Recompute::kFull ? 2 : 1;
+  [[nodiscard]] Moved instead_of_n(const LatentConfig& latent, bool goes_back) const {
+    const std::int64_t backward = goes_back ? 1 : 0,
+                       forward = 1 + (request_.recompute == Recompute::kFull ? backward : 0);
     Moved sum;
     for (const std::int64_t columns : {latent.q_rank, latent.kv_rank, latent.rope_dim}) {
       sum += forward * gathered_rows(columns);
-      sum += reduced_rows(columns);
+      sum += backward * reduced_rows(columns);
     }
     if (latent.q_rank == 0) return sum;
-    sum += -(forward + 1) * gathered_rows(model_.hidden);
-    return sum += -1 * reduced_rows(model_.hidden);
+    sum += -(forward + backward) * gathered_rows(model_.hidden);
+    return sum += -backward * reduced_rows(model_.hidden);
   }
 
   /// Of layers whose products are in fp8: norms' outputs travel as codes, products reduce all rows
@@ -257,11 +272,14 @@ class Count {
       maxima += joins(fp8_joined_columns(recipe, of.fp8->out, of.fp8->out_cut, extent));
     };
     for (const ChunkParams& chunk : params_.chunks) {
-      for (const BlockParams& block : chunk.blocks) {
+      for (std::size_t layer = 0; layer < chunk.blocks.size(); ++layer) {
+        const BlockParams& block = chunk.blocks[layer];
+        const bool goes_back =
+            static_cast<std::int64_t>(layer) >= params_.first_trained(chunk.range);
         if (!block.attention.in.fp8) continue;
-        const std::int64_t forward = again ? 2 : 1;
+        const std::int64_t forward = again && goes_back ? 2 : 1;
         const std::pair<const BranchParams*, std::int64_t> branches[] = {
-            {&block.attention, forward}, {&block.mlp, again && after ? 2 : 1}};
+            {&block.attention, forward}, {&block.mlp, again && goes_back && after ? 2 : 1}};
         const bool with_experts = block.experts.in.weight.given();
         for (const auto& [branch, last] : branches) {
           const LinearParams &in = branch->in, &out = branch->out;
@@ -276,11 +294,12 @@ class Count {
           }
           maxima +=
               last * joins(fp8_joined_rows(recipe, out.fp8->in, out.fp8->in_cut, rows_, extent));
+          if (!goes_back) continue;
           column_parallel(in);
           maxima += joins(fp8_joined_columns(recipe, out.fp8->in, out.fp8->in_cut, extent));
         }
         for (const LinearParams* up : {&block.attention.q_up, &block.attention.kv_up})
-          if (up->fp8) column_parallel(*up);
+          if (up->fp8 && goes_back) column_parallel(*up);
       }
     }
   }
@@ -309,8 +328,12 @@ class Count {
       backward += {(ring ? ranks : ranks - 1) * kv * 4, ring ? ranks : 1};
     }
     if (request_.recompute == Recompute::kFull) backward += forward;
-    forward += backward;
-    add(Axis::kContext, "keys_values", request_.passes.accumulation * layers_ * forward);
+    Moved all;
+    for_each_layer([&](const LayerConfig&, bool goes_back) {
+      all += forward;
+      if (goes_back) all += backward;
+    });
+    add(Axis::kContext, "keys_values", request_.passes.accumulation * all);
   }
 
   void pipeline() {
@@ -324,11 +347,12 @@ class Count {
     add(Axis::kPipeline, "gradients", {tied, tied > 0 ? 1 : 0});
   }
 
+  /// `f(layer, goes_back)`: whether it is the first that is trained or behind that.
   template <class F>
   void for_each_layer(const F& f) const {
     for (const ChunkParams& chunk : params_.chunks) {
       for (std::int64_t i = 0; i < chunk.range.layers; ++i)
-        f(model_.layer(chunk.range.first_layer + i));
+        f(model_.layer(chunk.range.first_layer + i), i >= params_.first_trained(chunk.range));
     }
   }
 
@@ -342,10 +366,11 @@ class Count {
     const auto others = static_cast<double>(ranks - 1);
     const std::int64_t home = ceil_div(rows_, cut.tensor.extent);
     const bool all = request_.dispatch == DispatchMethod::kAllGather;
-    const double passes = request_.recompute == Recompute::kFull ? 3 : 2;
+    const double again = request_.recompute == Recompute::kFull ? 1 : 0;
     double bytes = 0, worst = 0, transfers = 0;
-    for_each_layer([&](const LayerConfig& layer) {
+    for_each_layer([&](const LayerConfig& layer, bool goes_back) {
       if (!layer.experts) return;
+      const double forwards = goes_back ? 1 + again : 1, backwards = goes_back ? 1 : 0;
       const auto experts = static_cast<double>(layer.experts->count);
       const auto chosen = static_cast<double>(layer.experts->chosen);
       const double row = static_cast<double>(model_.hidden * element_);
@@ -357,8 +382,8 @@ class Count {
       const double rows = static_cast<double>(home) * chosen * others * cut.expert.tensor.extent /
                           static_cast<double>(ranks);
       const auto sent = [&](double tokens_out, double rows_out) {
-        return passes * tokens_out * row + (passes - 1) * tokens_out * 8 * chosen +
-               2 * rows_out * row + rows_out * 4;
+        return (forwards + backwards) * tokens_out * row + forwards * tokens_out * 8 * chosen +
+               (1 + backwards) * rows_out * row + backwards * rows_out * 4;
       };
       bytes += sent(tokens, rows);
       const double homes = cut.expert.expert.extent;
@@ -367,7 +392,7 @@ class Count {
                                        (chosen >= homes ? cut.expert.tensor.extent - 1 : 0);
       worst += sent(static_cast<double>(home) * reached,
                     static_cast<double>(home) * others * std::min(chosen, here));
-      transfers += 6 + (passes > 2 ? 3 : 0);
+      transfers += 3 * (forwards + backwards);
     });
     const std::int64_t steps = request_.passes.accumulation;
     add(Axis::kExpert, "tokens",
@@ -400,7 +425,6 @@ class Count {
   const StoreLayout layout_, gradients_;
   const ModelConfig local_;
   const std::int64_t element_, rows_;
-  std::int64_t layers_ = 0;
   std::vector<Traffic> traffic_;
 };
 

@@ -207,6 +207,10 @@ void check_init_adapter(const RunConfig& config) {
         folder.string(), difference);
   }
   check_adapter_folder(folder, config.model, config.lora);
+  const std::string& base = config.init.weights;
+  if (is_there(base))
+    check_head_of_adapter(folder, looks_like_checkpoint(base) ? checkpoint_of_weights(base).path
+                                                              : std::filesystem::path(base));
 }
 
 void check_own_model(const ModelSource& source) {

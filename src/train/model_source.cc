@@ -176,6 +176,7 @@ void ModelSource::take_base(Communicator& world, const std::filesystem::path& ba
       sequence_length_ = base_->sequence_length();
     }
     adapted_model_ = with_adapters(model_, adapters_->lora, path_.string());
+    if (!checkpoint_ && world.rank() == 0) check_head_of_adapter(path_, base_->path());
   });
 }
 

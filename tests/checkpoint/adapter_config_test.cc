@@ -164,15 +164,25 @@ TEST(AdapterConfig, targets_beside_experts_name_their_branch) {
 TEST(AdapterConfig, a_target_that_the_model_has_not_is_a_fault_of_the_file) {
   const AdapterGolden golden("llama_lora");
   RunConfig::Lora lora = golden.facts.lora;
-  lora.targets = {"q_proj", "lm_head"};
-  try {
-    (void)with_adapters(golden.model, lora, "somewhere");
-    ADD_FAILURE();
-  } catch (const DataError& error) {
-    const std::string text = error.what();
-    EXPECT_NE(text.find("somewhere: the target lm_head"), std::string::npos) << text;
-    EXPECT_NE(text.find("self_attn.q_proj"), std::string::npos) << text;
+  ModelConfig tied = golden.model;
+  tied.tied_embeddings = true;
+  for (const auto& [model, target, why] :
+       {std::tuple{golden.model, "embed_tokens", "is no linear product of this llama"},
+        std::tuple{tied, "lm_head", "this head is the embedding"}}) {
+    lora.targets = {"q_proj", target};
+    try {
+      (void)with_adapters(model, lora, "somewhere");
+      ADD_FAILURE();
+    } catch (const DataError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find(fmt::format("somewhere: the target {}: {}", target, why)),
+                std::string::npos)
+          << text;
+      EXPECT_NE(text.find("self_attn.q_proj"), std::string::npos) << text;
+    }
   }
+  lora.targets = {"q_proj", "lm_head"};
+  EXPECT_EQ(with_adapters(golden.model, lora, "somewhere").head_adapter_rank, *lora.rank);
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
+
 #include "adapter_fixture.h"
 #include "support/temporary_directory.h"
 
@@ -20,8 +23,7 @@ TEST_P(AdapterFiles, a_checkpoint_is_exported_as_peft_writes_it) {
                               output = directory_ / "peft";
   const ExportResult result = export_adapter(step, output, {}, *self_);
   EXPECT_EQ(result.dtype, DType::kF32);
-  const GoldenTensors theirs = read_tensors(golden_.folder / kAdapterWeightsName),
-                      ours = read_tensors(output / kAdapterWeightsName);
+  const GoldenTensors theirs = golden_.tensors(), ours = read_tensors(output / kAdapterWeightsName);
   ASSERT_EQ(ours.size(), theirs.size());
   for (const auto& [name, tensor] : theirs) {
     EXPECT_EQ(ours.at(name).shape, tensor.shape) << name;
@@ -37,7 +39,7 @@ TEST_P(AdapterFiles, a_checkpoint_is_exported_as_peft_writes_it) {
 
 TEST_P(AdapterFiles, boxes_of_a_folder_are_read) {
   TestState state;
-  const GoldenTensors tensors = read_tensors(golden_.folder / kAdapterWeightsName);
+  const GoldenTensors tensors = golden_.tensors();
   for (const auto& [name, tensor] : tensors) {  // the last rows
     const Shape shape(tensor.shape);
     Box box = whole(shape);
@@ -63,7 +65,36 @@ TEST_P(AdapterFiles, names_and_shapes_follow_from_the_model) {
     weights.emplace(name, Shape(tensor.shape));
   const std::map<std::string, Shape> wanted = adapter_shapes(golden_.model, weights);
   check_adapter(golden_.folder, golden_.model, wanted);
-  EXPECT_EQ(std::ssize(wanted), std::ssize(read_tensors(golden_.folder / kAdapterWeightsName)));
+  EXPECT_EQ(std::ssize(wanted), std::ssize(golden_.tensors()));
+  check_head_of_adapter(golden_.folder, golden_.base);
+}
+
+// peft saves it beside the adapter; beside another the adapter would be another model.
+TEST(AdapterHead, is_that_of_the_base) {
+  const AdapterGolden golden("llama_head_dora");
+  const TemporaryDirectory other;
+  std::filesystem::copy(golden.base, other.path(), std::filesystem::copy_options::recursive);
+  const SafetensorsFile file(other / "model.safetensors");
+  const auto& tensors = file.tensors();
+  const auto head = std::find_if(tensors.begin(), tensors.end(), [](const SafetensorsTensor& each) {
+    return each.name == "lm_head.weight";
+  });
+  ASSERT_TRUE(head != tensors.end());
+  check_head_of_adapter(golden.folder, other.path());
+  std::fstream bytes(other / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  std::uint64_t data = 0;
+  for (const SafetensorsTensor& each : tensors) data = std::max(data, each.end);
+  bytes.seekp(-static_cast<std::streamoff>(data - head->begin), std::ios::end);
+  bytes.write("\x11\x22", 2);
+  bytes.close();
+  try {
+    check_head_of_adapter(golden.folder, other.path());
+    ADD_FAILURE();
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("lm_head.base_layer.weight is another than"),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, AdapterFiles, testing::ValuesIn(adapter_cases()),

@@ -47,6 +47,28 @@ TEST(Adapters, a_target_that_the_model_lacks_is_told_with_those_that_it_has) {
             2);
 }
 
+TEST(Adapters, the_head_has_one_where_a_target_names_it) {
+  EXPECT_EQ(load_lora({}).config.model.head_adapter_rank, 0);
+  const LoadedConfig alone = load_lora({R"(lora.targets=["lm_head"])"});
+  EXPECT_TRUE(alone.problems.empty()) << format_problems(alone.problems);
+  EXPECT_EQ(alone.config.model.head_adapter_rank, 8);
+  EXPECT_EQ(first_trained_layer(alone.config.model), alone.config.model.layer_count());
+  const LoadedConfig beside = load_lora({R"(lora.targets=["v_proj", "lm_head"])"});
+  EXPECT_EQ(beside.config.model.layer(1).adapters, (AdapterRanks{8, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(beside.config.model.head_adapter_rank, 8);
+  EXPECT_EQ(first_trained_layer(beside.config.model), 0);
+}
+
+TEST(Adapters, a_head_that_is_the_embedding_has_none) {
+  const LoadedConfig tied =
+      load_lora({"model.tie_word_embeddings=true", R"(lora.targets=["q_proj", "lm_head"])"});
+  const Problem* fault = fault_of(tied, "lora.targets");
+  ASSERT_NE(fault, nullptr);
+  EXPECT_EQ(fault->found, R"("lm_head")");
+  EXPECT_NE(fault->message.find("the embedding"), std::string::npos) << fault->message;
+  EXPECT_EQ(fault->legal.find("lm_head"), std::string::npos) << fault->legal;
+}
+
 /// Overrides that make the model a Mixture of experts, but for its first layer.
 std::vector<std::string> with_experts(std::vector<std::string> more) {
   for (const char* key : {"model_type=qwen3_moe", "num_experts=4", "num_experts_per_tok=2",

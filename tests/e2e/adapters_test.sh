@@ -71,6 +71,38 @@ ends_with "adapters beside GPT-2" 0
 first_loss() { grep -o '"kind":"step","step":1,"loss":[0-9.]*' "$1/metrics.jsonl"; }
 check "GPT-2: the loss of the base" same "$(first_loss gpt2_tuned)" "$(first_loss gpt2)"
 
+# Beside the head too, whose rows three ranks do not divide; with lengths of its rows; on other meshes it goes on.
+head=("${lora[@]}" --set lora.dora=true --set lora.dropout=0.1 --set 'lora.targets=["v_proj","lm_head"]')
+ranks 2 base.json "${head[@]}" --set run.directory=head --set parallel.tensor=2
+ends_with "adapters of the head on two ranks" 0
+ranks 2 base.json "${head[@]}" --set run.directory=head --set parallel.pipeline=2 --set run.steps=3
+ends_with "two stages go on" 0
+train export --checkpoint head --output head_peft
+ends_with "export of the head's adapter" 0
+check "as a module" grep -q '"lm_head"' head_peft/adapter_config.json
+train export --checkpoint head --output head_whole --merge
+ends_with "export --merge of the head's" 0
+for source in head head_peft head_whole; do
+  train generate --checkpoint $source "${greedy[@]}"
+  ends_with "generate, $source" 0
+  cp out $source.ids
+  check "$source: the ids of one model" same_file $source.ids head.ids
+done
+ranks 2 generate --checkpoint head "${greedy[@]}" --tensor 2
+ends_with "generate, two ranks with parts of the head" 0
+check "two ranks: the ids of one" same_file out head.ids
+train base.json "${head[@]}" --set run.directory=head_again --set init.adapter=head_peft --set run.steps=1
+ends_with "the head's from a folder of peft's" 0
+train average head head_peft --output head_mean
+ends_with "average of the head's" 0
+for mesh in parallel.zero_stage=3 parallel.pipeline=2; do
+  ranks 2 base.json "${lora[@]}" --set run.directory="alone_$mesh" --set 'lora.targets=["lm_head"]' --set $mesh \
+    --set evaluation.samples='["he"]'
+  ends_with "the head's alone, $mesh" 0
+done
+train base.json "${gpt2[@]}" --set run.directory=no --set lora.rank=2 --set 'lora.targets=["lm_head"]'
+refused "a head that is the embedding" 2 "lora.targets: this head is the embedding"
+
 # Experts, which files of peft's hold together, beside a model of two ranks and another that it goes on from.
 moe=(--set 'model={"model_type":"mixtral","vocab_size":257,"hidden_size":32,"intermediate_size":24,"num_hidden_layers":2,
   "num_attention_heads":2,"num_key_value_heads":1,"max_position_embeddings":64,"num_local_experts":4}')

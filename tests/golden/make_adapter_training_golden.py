@@ -29,6 +29,11 @@ CASES = {
                                             target_modules=["q_proj", "v_proj", "up_proj", "down_proj"])),
     "llama_dora": ("llama_gqa", 1.0, dict(r=3, lora_alpha=6, use_dora=True, target_modules=ALL)),
     "llama_dropout": ("llama_gqa", 1.0, dict(r=4, lora_alpha=8, lora_dropout=0.3, target_modules=ALL)),
+    "llama_head_lora": ("llama_gqa", 1.0, dict(r=4, lora_alpha=8, lora_dropout=0.3,
+                                               target_modules=["q_proj", "lm_head"])),
+    "llama_head_dora": ("llama_gqa", 1.0, dict(r=3, lora_alpha=6, use_dora=True,
+                                               target_modules=["q_proj", "lm_head"])),
+    "olmoe_head_alone": ("olmoe", 0.5, dict(r=5, lora_alpha=5, use_rslora=True, target_modules=["lm_head"])),
     "gpt2_lora": ("gpt2", 1.0, dict(r=2, lora_alpha=3, fan_in_fan_out=True,
                                     target_modules=["c_attn", "attn.c_proj", "c_fc"])),
     "qwen3_moe_lora": ("qwen3_moe", 1.0, dict(r=2, lora_alpha=4, target_modules=ALL[:4])),
@@ -97,8 +102,8 @@ def choose_dropout(model, share):
     for name, module in model.named_modules():
         if not hasattr(module, "lora_dropout"):
             continue
-        path, projection = name.removeprefix(PREFIX).rsplit(".", 1)
-        first = f"{path}.{FIRST_OF_PRODUCT.get(projection, projection)}.lora_A.weight"
+        path, dot, projection = name.removeprefix(PREFIX).rpartition(".")
+        first = f"{path}{dot}{FIRST_OF_PRODUCT.get(projection, projection)}.lora_A.weight"
         chosen.append(ChosenDropout(share, xxhash.xxh3_64_intdigest(first.encode(), key)))
         module.lora_dropout["default"] = chosen[-1]
     return chosen

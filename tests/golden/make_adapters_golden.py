@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes adapters/<case>/: an adapter as peft saves it, and what its merge_and_unload makes of layer 0.
+"""Writes adapters/<case>/: an adapter as peft saves it, and what its merge_and_unload makes of layer 0 and the head.
 
 usage: make_adapters_golden.py [--output DIR] [--only CASE]
 """
@@ -25,6 +25,8 @@ CASES = {
     "gpt2_lora": ("gpt2", dict(r=2, lora_alpha=3, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)),
     "gpt2_dora": ("gpt2", dict(r=2, lora_alpha=2, target_modules=["attn.c_proj"], use_dora=True,
                                fan_in_fan_out=True)),
+    "llama_head_dora": ("llama_gqa", dict(r=3, lora_alpha=5, target_modules=["v_proj", "lm_head"], use_dora=True)),
+    "gpt2_head": ("gpt2_untied", dict(r=2, lora_alpha=3, target_modules=["c_attn", "lm_head"], fan_in_fan_out=True)),
     "mixtral_experts": ("mixtral", dict(r=2, lora_alpha=6, target_modules=["q_proj"],
                                         target_parameters=["experts.gate_up_proj", "experts.down_proj"])),
     "gpt_oss_experts": ("gpt_oss", dict(r=3, lora_alpha=3, use_rslora=True, target_modules=[],
@@ -57,7 +59,7 @@ def make_case(case, output):
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     merged = adapted.merge_and_unload().state_dict()
     changed = {name: tensor.contiguous() for name, tensor in merged.items()
-               if ".0." in name and not torch.equal(tensor, before[name])}
+               if (".0." in name or "lm_head" in name) and not torch.equal(tensor, before[name])}
     save_file(changed, folder / "merged.safetensors")
     print(case, len(changed), "weights changed")
 

@@ -64,6 +64,29 @@ TEST_P(DecoderOfFamily, logits_equal_float64_however_tokens_are_fed) {
   }
 }
 
+TEST_P(DecoderOfFamily, adapters_of_the_head_have_the_logits_of_merged_weights) {
+  if (model().tied) GTEST_SKIP() << "the head is the embedding";
+  for (const bool magnitudes : {false, true}) {
+    const AdapterConfig adapters{2, 0.75, magnitudes, {"lm_head"}};
+    const reference::Values all = reference::logits_of(
+        model(),
+        merged(GetParam(), adapters, params_of(model()), adapters_of(GetParam(), adapters)),
+        batch_);
+    for (RankSetup setup : setups()) {
+      if (setup.sequence_parallel) continue;
+      setup.adapters = adapters;
+      on_threads(setup.ranks, [&](Communicator& channel) {
+        RankModel rank(GetParam(), {{0, 3, true, true}}, setup, channel, StoreContents{});
+        Decoder decoder(rank.context, rank.config, rank.params, rank.store, {kTokens, 1, 0, 2},
+                        {rank.axis()});
+        const std::span<const float> found = feed(decoder, ids_);
+        expect_near({found.begin(), found.end()}, {all.end() - model().vocabulary, all.end()}, 3e-6,
+                    setup.text());
+      });
+    }
+  }
+}
+
 TEST_P(DecoderOfFamily, more_tokens_than_there_is_room_for_are_refused) {
   on_threads(1, [&](Communicator& channel) {
     RankModel rank(GetParam(), {{0, 3, true, true}}, {}, channel, StoreContents{});

@@ -57,6 +57,26 @@ TEST(Flops, adapters_of_experts_multiply_with_them) {
   EXPECT_EQ(count.multiplying, whole.multiplying + 2 * 2 * one);
 }
 
+TEST(Flops, below_the_head_s_adapter_alone_no_gradient_is_made) {
+  ModelConfig config = model_of(R"({"model_type":"llama","hidden_size":8,"num_attention_heads":2,
+      "num_hidden_layers":3,"intermediate_size":6,"vocab_size":17,"tie_word_embeddings":false})");
+  const ParameterCount whole = count_parameters(config);
+  const std::int64_t tokens = 5, attention = 3 * 8 * tokens;
+  EXPECT_EQ(model_flops_per_token(config, tokens), 6 * (whole.multiplying + attention));
+  set_adapters(config, {3, 1, false, {"lm_head"}});
+  const ParameterCount count = count_parameters(config);
+  const std::int64_t adapter = 3 * (8 + 17);
+  EXPECT_EQ(count.trained, adapter);
+  EXPECT_EQ(count.total, whole.total + adapter);
+  EXPECT_EQ(model_flops_per_token(config, tokens),
+            2 * (whole.multiplying + attention) + 6 * adapter);
+  // Below the last layer, and in the head, which the gradient goes through.
+  set_adapters(config, {3, 1, false, {"layers.2.mlp.down_proj"}});
+  const std::int64_t head = 8 * 17, layer = (whole.multiplying - head) / 3;
+  EXPECT_EQ(model_flops_per_token(config, tokens),
+            4 * (layer + head) + 2 * 2 * layer + (6 + 2 + 2) * attention / 3 + 6 * 3 * (8 + 6));
+}
+
 // As published: 20.9 B parameters, of which 3.6 B multiply a token.
 TEST(Flops, gpt_oss_20b_has_its_published_parameters) {
   const ModelConfig config =

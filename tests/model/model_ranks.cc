@@ -217,8 +217,9 @@ reference::Params merged(const ModelCase& of, const AdapterConfig& adapters,
     const reference::Values& b = added.at(module + ".lora_B.weight");
     reference::Values& weight = whole.at(module + ".weight");
     const std::size_t rank = at(adapters.rank), in = a.size() / rank, out = b.size() / rank;
+    const bool in_out = of.model.gpt2 && module != "lm_head";
     const auto at_weight = [&](std::size_t o, std::size_t i) -> double& {
-      return weight[of.model.gpt2 ? i * out + o : o * in + i];
+      return weight[in_out ? i * out + o : o * in + i];
     };
     for (std::size_t o = 0; o < out; ++o) {
       double squares = 0;

@@ -73,6 +73,37 @@ TEST(ParamTable, adapters_of_experts_are_cut_as_their_products) {
   EXPECT_EQ(find(params, prefix + "3.gate_up_proj.lora_B.weight")->cut.segments.size(), 2U);
 }
 
+TEST(ParamTable, the_head_s_adapter_is_cut_by_rows_as_the_head_and_nothing_below_is_trained) {
+  ModelConfig config = model_of(R"({"model_type":"llama","num_hidden_layers":2,"hidden_size":64,
+      "vocab_size":307,"tie_word_embeddings":false})");
+  set_adapters(config, {3, 1, true, {"lm_head"}});
+  const ModelParams params = declare_params(config);
+  const std::int64_t vocabulary = config.vocab_size;
+  const ParamMeta &head = *find(params, "lm_head.weight"),
+                  &a = *find(params, "lm_head.lora_A.weight"),
+                  &b = *find(params, "lm_head.lora_B.weight"),
+                  &m = *find(params, "lm_head.lora_magnitude_vector");
+  EXPECT_EQ(a.shape, (Shape{3, config.hidden}));
+  EXPECT_EQ(a.partial, TensorPartial::kWithHeads);
+  EXPECT_EQ(b.shape, (Shape{vocabulary, 3}));
+  EXPECT_EQ(b.row_alignment, head.row_alignment);
+  EXPECT_EQ(m.shape, Shape{vocabulary});
+  for (const ParamMeta* meta : {&a, &b, &m}) {
+    EXPECT_TRUE(meta->trainable);
+    EXPECT_EQ(meta->block, head.block);
+  }
+  for (const AxisRank rank : {AxisRank{3, 0}, AxisRank{3, 2}}) {
+    const std::int64_t rows = local_shape(head.shape, head.cut, rank)[0];
+    EXPECT_EQ(local_shape(a.shape, a.cut, rank), a.shape);
+    EXPECT_EQ(local_shape(b.shape, b.cut, rank)[0], rows);
+    EXPECT_EQ(local_shape(m.shape, m.cut, rank)[0], rows);
+  }
+  EXPECT_EQ(std::count_if(params.metas.begin(), params.metas.end(),
+                          [](const ParamMeta& meta) { return meta.trainable; }),
+            3);
+  EXPECT_EQ(params.first_trained(whole_model(config)), config.layer_count());
+}
+
 TEST(ParamTable, routers_and_gates_have_no_adapters) {
   ModelConfig config = model_of(
       R"({"model_type":"qwen2_moe","num_hidden_layers":1,"hidden_size":64,"num_attention_heads":8,

@@ -247,23 +247,31 @@ TEST_P(StageWithEnds, the_others_have_the_same_gradients_where_some_parameters_a
   }
 }
 
-/// Of every product, of some, and of the second layer's alone.
-std::vector<AdapterConfig> adapter_cases(bool gpt2) {
+/// Of every product, of some, of the second layer's alone, of a head, alone too.
+std::vector<AdapterConfig> adapter_cases(const reference::Architecture& model) {
+  const bool gpt2 = model.gpt2;
   const std::vector<std::string> some =
       gpt2 ? std::vector<std::string>{"attn.c_attn", "c_fc"}
            : std::vector<std::string>{"q_proj", "v_proj", "up_proj"};
   const std::vector<std::string> second = gpt2 ? std::vector<std::string>{"h.1.mlp.c_proj"}
                                                : std::vector<std::string>{"layers.1.mlp.down_proj"};
-  return {{2, 0.75, false, {}},
-          {3, 1, false, some},
-          {2, 2, false, second},
-          {2, 0.5, true, {}},
-          {1, 2, true, some}};
+  std::vector<AdapterConfig> cases = {{2, 0.75, false, {}},
+                                      {3, 1, false, some},
+                                      {2, 2, false, second},
+                                      {2, 0.5, true, {}},
+                                      {1, 2, true, some}};
+  if (model.tied) return cases;
+  const std::string value = gpt2 ? "c_attn" : "v_proj";
+  cases.push_back({2, 0.5, false, {value, "lm_head"}});
+  cases.push_back({3, 2, true, {value, "lm_head"}});
+  cases.push_back({2, 0.75, false, {"lm_head"}});
+  cases.push_back({1, 1, true, {"lm_head"}});
+  return cases;
 }
 
 TEST_P(StageWithEnds, adapters_have_the_loss_and_gradients_of_merged_weights_in_float64) {
   const ModelReference& plain = reference_of(GetParam());
-  for (const AdapterConfig& adapters : adapter_cases(GetParam().model.gpt2)) {
+  for (const AdapterConfig& adapters : adapter_cases(GetParam().model)) {
     const reference::Params whole = params_of(GetParam().model);
     reference::Params added = adapters_of(GetParam(), adapters);
     RowLengths lengths;
@@ -294,20 +302,26 @@ TEST_P(StageWithEnds, adapters_have_the_loss_and_gradients_of_merged_weights_in_
   }
 }
 
+/// Beside a head v and us are those of a chunk of tokens, and its weights' gradients come with F.
 TEST_P(StageWithEnds, halves_and_recomputation_change_no_bits_of_adapters) {
-  for (RankSetup setup : setups()) {
-    setup.adapters = adapter_cases(GetParam().model.gpt2)[3];
-    for (const DType compute : {DType::kF32, DType::kBF16}) {
-      setup.compute = compute;
-      setup.recompute = Recompute::kNone;
-      const std::unique_ptr<StageResult> expected = run(GetParam(), setup, 1, false);
-      for (const auto& [chunks, apart, recompute] :
-           {std::tuple{1, true, Recompute::kNone}, std::tuple{2, true, Recompute::kFull},
-            std::tuple{2, false, Recompute::kSelective}, std::tuple{1, false, Recompute::kFull}}) {
-        setup.recompute = recompute;
-        const std::unique_ptr<StageResult> found = run(GetParam(), setup, chunks, apart);
-        EXPECT_EQ(found->loss_sums, expected->loss_sums) << setup.text();
-        EXPECT_TRUE(found->gradients.parts() == expected->gradients.parts()) << setup.text();
+  std::vector<AdapterConfig> cases = {adapter_cases(GetParam().model)[3]};
+  if (!GetParam().model.tied) cases.push_back({1, 2, true, {"c_proj", "o_proj", "lm_head"}});
+  for (const AdapterConfig& adapters : cases) {
+    for (RankSetup setup : setups()) {
+      setup.adapters = adapters;
+      for (const DType compute : {DType::kF32, DType::kBF16}) {
+        setup.compute = compute;
+        setup.recompute = Recompute::kNone;
+        const std::unique_ptr<StageResult> expected = run(GetParam(), setup, 1, false);
+        for (const auto& [chunks, apart, recompute] :
+             {std::tuple{1, true, Recompute::kNone}, std::tuple{2, true, Recompute::kFull},
+              std::tuple{2, false, Recompute::kSelective},
+              std::tuple{1, false, Recompute::kFull}}) {
+          setup.recompute = recompute;
+          const std::unique_ptr<StageResult> found = run(GetParam(), setup, chunks, apart);
+          EXPECT_EQ(found->loss_sums, expected->loss_sums) << setup.text();
+          EXPECT_TRUE(found->gradients.parts() == expected->gradients.parts()) << setup.text();
+        }
       }
     }
   }

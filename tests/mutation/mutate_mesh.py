@@ -178,7 +178,7 @@ EDITS = [
     ("src/model/param_table.cc", "gradients of latents' products not summed over their rows",
      "table.of_residual_rows(to.in);", ""),
     ("src/model/head.cc", "the head's gradient not summed",
-     "if (training != nullptr) tensor.reduce(args.n_TC);", ""),
+     "if (training != nullptr && training->input) tensor.reduce(args.n_TC);", ""),
     ("src/model/head.cc", "the vocabulary's rows one off",
      "return {rows.begin, rows.size};", "return {rows.begin > 0 ? rows.begin - 1 : 0, rows.size};"),
     ("src/model/walk.cc", "the embedding's parts not summed", "  tensor.reduce(embedding.out_TC);\n", ""),

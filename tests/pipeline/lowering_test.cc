@@ -236,7 +236,12 @@ TEST(Lowering, no_gradient_goes_to_stages_that_have_nothing_to_train) {
       const std::int32_t all = shape_of(schedule).virtual_stages;
       for (const std::int32_t first : {1, all / 2, all - 1}) {
         schedule.first_trained = first;
-        const Program program = lower(schedule);
+        ActionTimes times;
+        for (std::int32_t stage = 0; stage < all; ++stage) {
+          const double back = stage < first ? 1e-3 : 1;
+          times.stages.push_back({1, back, back});
+        }
+        const Program program = lower(schedule, times);
         const std::optional<ProgramFault> fault = check_program(schedule, program);
         ASSERT_FALSE(fault) << schedule_names()[kind] << ": " << fault->rule << ", "
                             << fault->message;

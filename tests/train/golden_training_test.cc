@@ -132,7 +132,8 @@ GoldenTensors read_adapters(const ModelConfig& model, const std::filesystem::pat
 class GoldenAdapters : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(all, GoldenAdapters,
                          testing::Values("llama_lora", "llama_rslora", "llama_dora",
-                                         "llama_dropout", "gpt2_lora", "qwen3_moe_lora",
+                                         "llama_dropout", "llama_head_lora", "llama_head_dora",
+                                         "olmoe_head_alone", "gpt2_lora", "qwen3_moe_lora",
                                          "qwen3_moe_experts", "gpt_oss_experts", "mixtral_down",
                                          "deepseek_lora"),
                          [](const auto& of) { return of.param; });

@@ -212,7 +212,7 @@ std::vector<MeshCell> adapter_cells(int ranks) {
     MeshCell frozen = pipeline;
     frozen.model = MeshModel::kSixteens;
     frozen.schedule = schedule;
-    frozen.on_top = true;
+    frozen.adapted = AdaptedPart::kLast;
     cells.push_back(frozen);
   }
   for (MeshCell& cell : cells) cell.adapter_rank = 3;
@@ -224,6 +224,42 @@ TEST(Mesh, adapters_train_as_on_one_rank) {
   tolerance.steps = 3;
   Table table(tolerance);
   table.run(adapter_cells(test_world().size()));
+  table.print();
+}
+
+/// Beside the head too, whose rows no number of ranks divides, and beside it alone: no gradient
+/// goes below it.
+std::vector<MeshCell> head_adapter_cells(int ranks) {
+  MeshCell tensor, sequence, context, data, pipeline;
+  tensor.tensor = sequence.tensor = context.context = data.data = pipeline.pipeline = ranks;
+  if (ranks == 3) tensor.model = sequence.model = MeshModel::kOneKey;  // of 12 heads
+  sequence.sequence_parallel = true;
+  sequence.recompute = Recompute::kFull;
+  data.accumulation = pipeline.accumulation = 2;
+  pipeline.layers = ranks;
+  std::vector<MeshCell> meshes = {tensor, sequence, context};
+  for (data.zero_stage = 0; data.zero_stage < 4; ++data.zero_stage) meshes.push_back(data);
+  for (const char* schedule : {"1f1b", "zb-h1"}) {
+    pipeline.schedule = schedule;
+    if (ranks > 1) meshes.push_back(pipeline);
+  }
+  std::vector<MeshCell> cells;
+  for (MeshCell cell : meshes) {
+    cell.adapter_rank = 3;
+    for (const AdaptedPart adapted : {AdaptedPart::kHead, AdaptedPart::kHeadAlone}) {
+      cell.adapted = adapted;
+      cell.magnitudes = cells.size() % 4 > 1;
+      cells.push_back(cell);
+    }
+  }
+  return cells;
+}
+
+TEST(Mesh, adapters_of_the_head_train_as_on_one_rank) {
+  Tolerance tolerance;
+  tolerance.steps = 3;
+  Table table(tolerance);
+  table.run(head_adapter_cells(test_world().size()));
   table.print();
 }
 
@@ -265,7 +301,7 @@ std::vector<MeshCell> expert_adapter_cells(int ranks) {
   }
   for (MeshCell& cell : cells) {
     cell.adapter_rank = 3;
-    cell.adapted_experts = true;
+    cell.adapted = AdaptedPart::kExperts;
   }
   return cells;
 }
@@ -359,7 +395,7 @@ std::vector<MeshCell> fp8_expert_cells(int ranks) {
     gathered.zero_stage = 2;
     cells.push_back(gathered);
     gathered.adapter_rank = 3;
-    gathered.adapted_experts = true;
+    gathered.adapted = AdaptedPart::kExperts;
     if (recipe == Fp8Recipe::kBlock) cells.push_back(gathered);
   }
   return cells;

@@ -240,6 +240,27 @@ std::optional<std::int64_t> MeshCell::zero_group() const {
   return peers % 2 == 0 ? peers / 2 : 1;
 }
 
+namespace {
+
+std::vector<std::string> targets_of(AdaptedPart adapted, const ModelConfig& model) {
+  const std::string last = fmt::format("layers.{}.", model.layer_count() - 1);
+  switch (adapted) {
+    case AdaptedPart::kLayers:
+      return {};
+    case AdaptedPart::kLast:
+      return {last + "self_attn.v_proj", last + "mlp.down_proj"};
+    case AdaptedPart::kExperts:
+      return {"q_proj", "experts.gate_up_proj", "experts.down_proj"};
+    case AdaptedPart::kHead:
+      return {"v_proj", "lm_head"};
+    case AdaptedPart::kHeadAlone:
+      return {"lm_head"};
+  }
+  return {};
+}
+
+}  // namespace
+
 RunConfig MeshCell::config() const {
   RunConfig config;
   config.model = config_of(model);
@@ -270,13 +291,8 @@ RunConfig MeshCell::config() const {
   if (adapter_rank > 0) {
     config.lora.rank = adapter_rank;
     config.lora.dora = magnitudes;
-    if (!adapted_experts) config.lora.dropout = 0.25;
-    if (on_top) {
-      const std::string layer = fmt::format("layers.{}.", config.model.layer_count() - 1);
-      config.lora.targets = {layer + "self_attn.v_proj", layer + "mlp.down_proj"};
-    }
-    if (adapted_experts)
-      config.lora.targets = {"q_proj", "experts.gate_up_proj", "experts.down_proj"};
+    if (adapted != AdaptedPart::kExperts) config.lora.dropout = 0.25;
+    config.lora.targets = targets_of(adapted, config.model);
     std::vector<Problem> none;
     take_adapters(config, none);
   }
@@ -302,8 +318,9 @@ std::string MeshCell::text() const {
   if (dispatch == DispatchMethod::kAllGather) text += ", tokens gathered";
   if (adapter_rank > 0) text += fmt::format(", adapters of rank {}", adapter_rank);
   if (magnitudes) text += " with magnitudes";
-  if (on_top) text += " beside the last layer";
-  if (adapted_experts) text += " beside experts";
+  static constexpr const char* kBeside[] = {"", " beside the last layer", " beside experts",
+                                            " beside the head too", " beside the head alone"};
+  text += kBeside[static_cast<int>(adapted)];
   if (pipeline > 1) text += fmt::format(", pipeline {} by {}", pipeline, schedule);
   return text;
 }
@@ -317,8 +334,7 @@ MeshCell MeshCell::alone() const {
   one.layers = layers;
   one.adapter_rank = adapter_rank;
   one.magnitudes = magnitudes;
-  one.on_top = on_top;
-  one.adapted_experts = adapted_experts;
+  one.adapted = adapted;
   return one;
 }
 

@@ -42,6 +42,10 @@ inline constexpr std::int64_t kMeshTokens = 24;
 std::string name_of(MeshModel model);
 const ModelConfig& config_of(MeshModel model);
 
+/// Which products adapters stand beside: of all layers, some of the last one, experts' and q_proj,
+/// the head and one of each layer, the head alone.
+enum class AdaptedPart : std::uint8_t { kLayers, kLast, kExperts, kHead, kHeadAlone };
+
 /// One line. Settings that mean nothing in a mesh (sequence parallelism without a tensor axis) are
 /// off.
 struct MeshCell {
@@ -65,8 +69,7 @@ struct MeshCell {
   DispatchMethod dispatch = DispatchMethod::kAllToAll;
   int adapter_rank = 0;     ///< > 0: adapters beside a frozen base, in cells that are made by hand
   bool magnitudes = false;  ///< of those
-  bool on_top = false;      ///< beside the last layer's products alone
-  bool adapted_experts = false;  ///< beside experts' products, and q_proj
+  AdaptedPart adapted = AdaptedPart::kLayers;
 
   [[nodiscard]] int ranks() const { return pipeline * tensor * context * data; }
   /// Sequences of a step: about 12, and the data ranks and micro-batches divide them.

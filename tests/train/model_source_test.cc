@@ -146,7 +146,8 @@ TEST_P(AdapterModelSource, needs_its_base_as_it_was) {
             std::string::npos);
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, AdapterModelSource, testing::Values("llama_lora", "gpt2_dora"),
+INSTANTIATE_TEST_SUITE_P(Golden, AdapterModelSource,
+                         testing::Values("llama_lora", "gpt2_dora", "llama_head_dora"),
                          [](const auto& instance) { return instance.param; });
 
 TEST(InitAdapter, has_the_rank_the_targets_and_the_scale_of_the_run) {

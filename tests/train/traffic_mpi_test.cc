@@ -233,20 +233,34 @@ TEST(Traffic, of_experts_in_fp8_is_what_the_channels_have_sent) {
   }
 }
 
-TEST(Traffic, of_adapters_beside_the_last_layer_has_no_gradients_for_stages_below) {
+/// Below the first layer that is trained nothing comes back, whichever axis it would come by.
+TEST(Traffic, of_adapters_counts_no_gradients_below_the_first) {
   const int ranks = test_world().size();
-  if (ranks == 1) GTEST_SKIP() << "no pipeline";
-  for (const bool on_top : {false, true}) {
-    RunConfig config = config_of(1);
-    config.model.layers.resize(static_cast<std::size_t>(ranks), config.model.layer(0));
-    config.parallel.pipeline = ranks;
-    config.lora.rank = 2;
-    config.lora.dropout = 0.5;
-    if (on_top) config.lora.targets = {fmt::format("layers.{}.mlp.up_proj", ranks - 1)};
-    std::vector<Problem> none;
-    take_adapters(config, none);
-    ASSERT_TRUE(none.empty()) << format_problems(none);
-    EXPECT_TRUE(run_cell(config, on_top ? 1 : 0));
+  const std::string last = "layers.2.mlp.up_proj";
+  const std::vector<std::vector<std::string>> cases = {{}, {last}, {last, "lm_head"}, {"lm_head"}};
+  for (const auto& targets : cases) {
+    for (const char* axis : {"tensor", "sequence", "context", "zero 2", "zero 3", "pipeline"}) {
+      const std::string_view name = axis;
+      RunConfig config = config_of(4);
+      config.model.layers.resize(std::max<std::size_t>(3, static_cast<std::size_t>(ranks)),
+                                 config.model.layer(0));
+      RunConfig::Parallel& parallel = config.parallel;
+      if (name == "tensor" || name == "sequence") parallel.tensor = ranks;
+      parallel.sequence_parallel = name == "sequence";
+      if (name == "context") parallel.context = ranks;
+      if (name == "pipeline") parallel.pipeline = ranks;
+      if (name.starts_with("zero")) parallel.zero_stage = name.back() - '0';
+      config.lora.rank = 2;
+      config.lora.dropout = 0.5;
+      config.lora.dora = name == "tensor";
+      config.lora.targets = targets;
+      std::vector<Problem> none;
+      take_adapters(config, none);
+      ASSERT_TRUE(none.empty()) << format_problems(none);
+      SCOPED_TRACE(fmt::format("{}, {} targets", axis, targets.size()));
+      if (parallel.tensor == 3) continue;  // of four heads
+      EXPECT_TRUE(run_cell(config, 4));
+    }
   }
 }
 

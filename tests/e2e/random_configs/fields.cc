@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 
+#include "base/file.h"
 #include "config/json_numbers.h"
 #include "e2e/random_configs/random_config.h"
 
@@ -265,13 +267,29 @@ void draw_fp8(Dice& dice, Json& config) {
   set_at(config, "precision.fp8", std::move(fp8));
 }
 
+namespace {
+
+/// Whether the head of these weights is no embedding. Checkpoints are of a llama.
+bool have_own_head(const std::filesystem::path& weights) {
+  const std::filesystem::path path = weights / "config.json";
+  if (!std::filesystem::exists(path)) return true;
+  const Json config = parse_json(read_file(path), path.string());
+  const Json* const tied = config.find("tie_word_embeddings");
+  return tied != nullptr && *tied == Json(false);
+}
+
+}  // namespace
+
 void draw_adapters(Dice& dice, Json& config, const Situation& situation) {
-  if (value_at(config, "init.weights") == nullptr || !dice.percent(50)) return;
+  const Json* const weights = value_at(config, "init.weights");
+  if (weights == nullptr || !dice.percent(50)) return;
+  const bool own_head = have_own_head(weights->as_string());  // before the config moves
   set_at(config, "lora.rank", dice.pick({1, 2, 3, 8, 33}));
   if (dice.percent(40)) set_at(config, "lora.alpha", dice.pick<Json>({1, 0.5, 16}));
   if (dice.percent(30)) set_at(config, "lora.rslora", dice.percent(50));
   if (dice.percent(30)) set_at(config, "lora.dora", dice.percent(50));
   if (dice.percent(20)) set_at(config, "lora.targets", Json::array());
+  if (own_head && dice.percent(40)) set_at(config, "lora.targets", Json::Array{"lm_head"});
   if (dice.percent(40)) set_at(config, "lora.dropout", dice.pick({0.0, 0.05, 0.9}));
   const Json* compute = value_at(config, "precision.compute");
   std::vector<std::string> bases = {"compute"};
