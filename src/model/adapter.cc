@@ -139,8 +139,10 @@ AdapterGradients gradients_of(const Gradients& sink, const AdapterParams& params
 
 namespace {
 
-/// Rows of W + s B A that stand in fp32 at once.
-std::int64_t length_rows(std::int64_t rows) { return std::min<std::int64_t>(rows, 64); }
+/// Rows of W + s B A that stand in fp32 at once: few, but a head's in no more than 64 turns.
+std::int64_t length_rows(std::int64_t rows) {
+  return std::min(rows, std::max<std::int64_t>(64, ceil_div(rows, 64)));
+}
 
 }  // namespace
 
