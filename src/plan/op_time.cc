@@ -139,6 +139,10 @@ double LinkTime::all_reduce(double bytes) const {
   return 2 * ring(bytes) - (reads_memory_ && bytes > 0 && ranks_ > 1 ? latency() : 0);
 }
 
+double LinkTime::rings(double bytes, double times) const {
+  return times == 2 ? all_reduce(bytes) : times * ring(bytes);
+}
+
 double LinkTime::to_all(double bytes, double calls) const {
   if (ranks_ == 1 || bytes <= 0) return 0;
   const double part = bytes / static_cast<double>(ranks_ - 1);

@@ -68,6 +68,8 @@ class LinkTime {
   [[nodiscard]] double ring(double bytes) const;
   /// Both. Ranks of a CPU's node, which read each other's memory, wait for each other once.
   [[nodiscard]] double all_reduce(double bytes) const;
+  /// So many of the first; two are the second.
+  [[nodiscard]] double rings(double bytes, double times) const;
   /// Every rank sends `bytes` to all others together, in equal parts, in so many calls.
   [[nodiscard]] double to_all(double bytes, double calls = 1) const;
   /// From a rank to the next.
