@@ -96,7 +96,7 @@ ModelConfig make_config(MeshModel model) {
     case MeshModel::kGptOss:
       return model_of(sizes + heads + R"("model_type": "gpt_oss", "num_hidden_layers": 2,
           "num_local_experts": 12, "num_experts_per_tok": 3, "head_dim": 8, "sliding_window": 7,
-          "swiglu_limit": 0.3)");
+          "swiglu_limit": 0.25)");
     case MeshModel::kGpt2Sixteens:
       return model_of(common + R"("model_type": "gpt2", "n_embd": 192, "n_layer": 2, "n_head": 12,
           "n_inner": 288, "n_positions": 64)");
