@@ -14,6 +14,7 @@
 #include "plan/link_measure.h"
 #include "plan/machine_rates.h"
 #include "plan/op_measure.h"
+#include "plan/step_time.h"
 
 namespace trireme {
 
@@ -215,7 +216,7 @@ class ClusterMeasurement {
       return;
     }
     for (double* const each : {&step.ops.products, &step.ops.attention, &step.ops.passes,
-                               &step.ops.update, &step.between_ops, &step.data})
+                               &step.ops.update, &step.between_ops, &step.data, &step.seconds})
       take_mean(replica_, *each);
     const int stages = runtime_.mesh.extent(Axis::kPipeline);
     const double layers = static_cast<double>(runtime_.model.layer_count()) / stages;
@@ -223,11 +224,14 @@ class ClusterMeasurement {
         step.between_ops / (layers * static_cast<double>(prepared_.run.passes.accumulation));
     cluster_.host.layer_forward_seconds = cluster_.host.layer_backward_seconds = each / 2;
     cluster_.host.step_seconds = step.data;
-    note("host", measured("what lies between the ops of this config's step, the median step's"));
+    note("host", measured("what lies between the ops of this config's step, the median step's, and "
+                          "in step_seconds what nothing else explains of it"));
     if (stages > 1) return;  // its ranks differ
-    const OpSeconds alone = predicted_op_seconds(
-        runtime_.model, step_layout(prepared_.config, prepared_.run), cluster_);
+    const StepLayout layout = step_layout(prepared_.config, prepared_.run);
+    const OpSeconds alone = predicted_op_seconds(runtime_.model, layout, cluster_);
     calibrate(cluster_, alone, step.ops);
+    cluster_.host.step_seconds +=
+        std::max(0.0, step.seconds - predict_step(runtime_.model, layout, cluster_).seconds);
     const auto times = [](double in_step, double by_tables) { return in_step / by_tables; };
     note("calibration",
          measured(fmt::format(

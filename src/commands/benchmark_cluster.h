@@ -13,11 +13,11 @@ namespace trireme {
 /// ConfigError where FILE exists, DataError where it has no folder.
 void check_cluster_file(const std::string& path);
 
-/// Of a rank's step: its ops, and seconds that no op takes, in forward and backward together, and
-/// beside them.
+/// Of a rank's step: its ops, seconds that no op takes in forward and backward together, those
+/// that it waits for data, and all.
 struct StepSample {
   OpSeconds ops;
-  double between_ops = 0, data = 0;
+  double between_ops = 0, data = 0, seconds = 0;
 };
 
 /// Products, passes, attention and links, each with its source; what could not be measured says so

@@ -75,6 +75,7 @@ class StepSampler {
     between_.push_back(times.forward_backward_seconds() - of_step.products - of_step.attention -
                        of_step.passes);
     data_.push_back(times.seconds_of(Phase::kData));
+    all_.push_back(times.seconds());
   }
   [[nodiscard]] StepSample medians() const {
     StepSample sample;
@@ -82,6 +83,7 @@ class StepSampler {
                   median_of(update_), pass_bytes_};
     sample.between_ops = std::max(0.0, median_of(between_));
     sample.data = median_of(data_);
+    sample.seconds = median_of(all_);
     return sample;
   }
 
@@ -89,7 +91,7 @@ class StepSampler {
   const OpTrace* const ops_;
   OpSeconds before_;  // of the steps so far
   double pass_bytes_ = 0;
-  std::vector<double> products_, attention_, passes_, update_, between_, data_;
+  std::vector<double> products_, attention_, passes_, update_, between_, data_, all_;
 };
 
 /// Training's own steps; their ops go to `ops`, where given.

@@ -194,9 +194,8 @@ class PartTimes::Walk {
 
   /// `window`: seconds of work that it goes on behind; of another system its share.
   void transfer(PassTime& pass, Axis axis, double seconds, double window, double calls = 1) const {
-    const double hidden = other_ != nullptr
-                              ? seconds * other_->overlap.tensor
-                              : std::min(parts_.hideable(link_of(axis), seconds, calls), window);
+    const double hidden = other_ != nullptr ? seconds * other_->overlap.tensor
+                                            : parts_.hidden(link_of(axis), seconds, calls, window);
     pass.exposed[axis] += seconds - hidden;
     pass.hidden[axis] += hidden;
   }
@@ -499,11 +498,14 @@ PartTimes::PartTimes(const ModelConfig& model, const StepLayout& layout, const C
       layout_(layout),
       cluster_(cluster),
       ops_(cluster, busy_of(cluster, layout),
-           rank_speed(cluster, busy_of(cluster, layout), layout.threads)) {}
+           rank_speed(cluster, busy_of(cluster, layout), layout.threads)),
+      crowded_(threads_of_core(cluster, busy_of(cluster, layout), layout.threads) > 1) {}
 
-double PartTimes::hideable(const LinkTime& link, double seconds, double calls) const {
+double PartTimes::hidden(const LinkTime& link, double seconds, double calls, double work) const {
   const bool moved_by_others = layout_.device == DeviceKind::kCuda || link.crosses_nodes();
-  return moved_by_others ? seconds : std::min(seconds, calls * link.latency());
+  if (moved_by_others) return std::min(seconds, work);
+  const double waits = std::min(seconds, calls * link.latency());
+  return crowded_ ? waits : std::min(waits, work);
 }
 
 PartTime PartTimes::layer(std::int64_t index) const { return Walk(*this, index).run(); }

@@ -63,9 +63,11 @@ class PartTimes {
   [[nodiscard]] double head_adapter_size() const;
 
   [[nodiscard]] const OpTime& ops() const { return ops_; }
-  /// What work can hide of so many seconds of transfers: all, but ranks of a CPU's node move bytes
-  /// themselves, and only wait for each other behind work, once a call.
-  [[nodiscard]] double hideable(const LinkTime& link, double seconds, double calls) const;
+  /// What `work`, in seconds, hides of so many of transfers: all, but ranks of a CPU's node move
+  /// bytes themselves, and only wait for each other behind work, once a call; where they are more
+  /// than its cores, behind that of others.
+  [[nodiscard]] double hidden(const LinkTime& link, double seconds, double calls,
+                              double work) const;
 
  private:
   class Walk;
@@ -75,6 +77,7 @@ class PartTimes {
   const StepLayout& layout_;
   const Cluster& cluster_;
   OpTime ops_;
+  bool crowded_;
 };
 
 }  // namespace trireme

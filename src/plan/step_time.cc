@@ -164,7 +164,8 @@ class DataAxis {
       hidden = seconds * cluster_.program->overlap.data;
     } else {
       for (const LinkTime* const link : {&groups_[0].shards, &groups_[0].copies})
-        if (link->ranks() > 1) hidden = std::min(hidden, parts_.hideable(*link, seconds, 1));
+        if (link->ranks() > 1)
+          hidden = std::min(hidden, parts_.hidden(*link, seconds, 1, work.seconds));
     }
     PassTime pass;
     pass.compute = passes;

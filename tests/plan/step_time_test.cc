@@ -154,6 +154,20 @@ TEST(StepTime, on_a_node_of_cpus_work_hides_that_ranks_wait_and_not_what_they_mo
   EXPECT_LT(step.exposed[Axis::kTensor] - moved[Axis::kTensor], step.hidden[Axis::kTensor]);
 }
 
+TEST(StepTime, ranks_that_share_cores_wait_behind_the_work_of_others) {
+  RunConfig config = config_of();
+  config.parallel.tensor = 2;
+  Cluster cluster = arithmetic_alone();
+  cluster.devices_per_node = 4;
+  cluster.node.latency_seconds = 1;  // longer than any work
+  cluster.cores_per_node = 4;
+  EXPECT_GT(predict(config, 4, cluster).exposed[Axis::kTensor], 1);
+  cluster.cores_per_node = 2;
+  const PredictedStep step = predict(config, 4, cluster);
+  EXPECT_NEAR(step.hidden[Axis::kTensor], 4 * 10, 1);  // of each layer ten, but no head's
+  EXPECT_LT(step.exposed[Axis::kTensor], 4);
+}
+
 TEST(StepTime, each_exchange_of_the_context_axis_waits) {
   RunConfig config = config_of();
   config.parallel.context = 2;
