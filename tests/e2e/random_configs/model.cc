@@ -155,6 +155,13 @@ void add_experts(Dice& dice, Json& model, const std::string& family) {
   if (head_dim % 4 != 0 || dice.percent(30)) model["partial_rotary_factor"] = 1.0;
 }
 
+/// Without a size of its own a head is hidden / heads; these families take a size for a missing
+/// one.
+bool has_size_for_heads(const std::string& family) {
+  return family == "qwen3" || family == "gpt_oss" || family == "ministral3" ||
+         family == "gemma3_text";
+}
+
 Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers) {
   const std::string& family = situation.family;
   const std::int64_t heads = dice.pick<std::int64_t>({1, 2, 3, 4, 6, 8});
@@ -164,11 +171,9 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
   model["vocab_size"] = situation.vocabulary;
   model["num_hidden_layers"] = layers;
   model["num_attention_heads"] = heads;
-  // Without its own size a head is hidden / heads; some families take a size for a missing one.
   const bool two_ropes = family == "olmo3" || family == "gemma3_text",
              layered = two_ropes || family == "gpt_oss";
-  if (family == "qwen3" || family == "gpt_oss" || family == "ministral3" ||
-      family == "gemma3_text" || dice.percent(30)) {
+  if (has_size_for_heads(family) || dice.percent(30)) {
     model["hidden_size"] = dice.between(1, 70);
     model["head_dim"] = head_dim;
   } else {
@@ -287,7 +292,7 @@ class ModelOddity {
       }
       case 2:  // heads that do not divide, unless a head's size is given
         if (model_.find("head_dim") != nullptr) model_.erase("head_dim");
-        if (situation_.family == "qwen3") return put("head_dim", 3, "head_dim");
+        if (has_size_for_heads(situation_.family)) return put("head_dim", 3, "head_dim");
         model_[hidden_] = 30;
         if (!gpt2_) model_.erase("num_key_value_heads");
         if (!gpt2_) model_["num_key_value_heads"] = 7;
