@@ -171,13 +171,26 @@ class PartTimes::Walk {
     const bool drops = p.ranks > 0 && parts_.model_.adapters->dropout > 0;
     return drops ? ops_.memory(2 * real(p.m * p.k) * element_) : 0;
   }
+  /// Lengths of the rows of W + B A, [n, k].
+  [[nodiscard]] double lengths_of(const Product& p) const {
+    if (!has_lengths(p)) return 0;
+    return ops_.product({p.n, p.k, p.ranks, layout_.compute, 8}) +
+           ops_.memory(real(p.n * p.k) * element_);
+  }
+  /// So many operands of y's size pass by because of them.
+  [[nodiscard]] double by_lengths(const Product& p, double operands) const {
+    return has_lengths(p) ? ops_.memory(operands * real(p.m * p.n) * element_) : 0;
+  }
+  [[nodiscard]] bool has_lengths(const Product& p) const {
+    return p.ranks > 0 && parts_.model_.adapters->magnitudes;
+  }
   [[nodiscard]] double forward_of(const Product& p) const {
     return ops_.product({p.m, p.n, p.k, operands(), element_, p.count}) + quantised(p.m, p.k, 1) +
-           adapters_of(p) + dropout_of(p);
+           adapters_of(p) + dropout_of(p) + lengths_of(p) + by_lengths(p, 2);
   }
   [[nodiscard]] double input_of(const Product& p) const {
     return ops_.product({p.m, p.k, p.n, operands(), element_, p.count}) + quantised(p.m, p.n, 2) +
-           adapters_of({p.m, p.k, p.n, p.count, p.ranks}) + dropout_of(p);
+           adapters_of({p.m, p.k, p.n, p.count, p.ranks}) + dropout_of(p) + by_lengths(p, 2);
   }
   /// Into fp32 gradients, read and written.
   [[nodiscard]] double weight_of(const Product& p) const {
@@ -185,7 +198,7 @@ class PartTimes::Walk {
       if (p.ranks == 0) return 0;
       const DType type = layout_.compute;
       return ops_.product({p.ranks, p.k, p.m, type, 8, p.count}) +
-             ops_.product({p.n, p.ranks, p.m, type, 8, p.count}) + dropout_of(p);
+             ops_.product({p.n, p.ranks, p.m, type, 8, p.count}) + dropout_of(p) + by_lengths(p, 3);
     }
     return ops_.product({p.n, p.k, p.m, operands(), 8, p.count}) + quantised(p.m, p.k, 1);
   }

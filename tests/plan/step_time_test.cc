@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "config/adapters.h"
 #include "model/flops.h"
 #include "plan/memory.h"
 #include "plan/traffic.h"
@@ -214,6 +215,24 @@ TEST(StepTime, zero_puts_shards_together_and_takes_them_apart) {
     EXPECT_GT(compute, before) << stage;
     before = compute;
   }
+}
+
+TEST(StepTime, magnitudes_take_the_lengths_of_rows) {
+  RunConfig config = config_of();
+  config.lora.rank = 4;
+  const auto seconds = [&](bool magnitudes, const Cluster& cluster) {
+    config.lora.dora = magnitudes;
+    std::vector<Problem> problems;
+    take_adapters(config, problems);
+    EXPECT_TRUE(problems.empty()) << format_problems(problems);
+    return predict(config, 1, cluster).compute;
+  };
+  Cluster cluster = arithmetic_alone();
+  // q, k and v together, o, gate and up together, down; of four layers.
+  const double products = 4 * 2.0 * 4 * (768 * 256 * 3 + 256 * 256 + 1024 * 256 * 2 + 256 * 512);
+  EXPECT_NEAR(seconds(true, cluster) - seconds(false, cluster), products / 1e12, 1e-12);
+  cluster.device.bytes_per_second = 1e9;
+  EXPECT_GT(seconds(true, cluster) - seconds(false, cluster), 2 * products / 1e12);
 }
 
 TEST(StepTime, ranks_of_a_cpu_have_its_cores_and_their_host_time) {
