@@ -57,10 +57,20 @@ struct TimedSteps {
   StepSample sample;  ///< where ops are traced
 };
 
+/// Bytes and nanoseconds of the channels, up to now.
+struct ChannelFigures {
+  ByAxis sent;
+  ByAxis exposed;
+};
+ChannelFigures figures_of(const Channels& channels) {
+  return {channels.sent_bytes(), channels.exposed_ns()};
+}
+
 /// The median of what each part of a step took: what others do meanwhile falls into few.
 class StepSampler {
  public:
-  explicit StepSampler(const OpTrace* ops) : ops_(ops) {}
+  StepSampler(const OpTrace* ops, const Channels& channels)
+      : ops_(ops), channels_(channels), exposed_ns_(figures_of(channels).exposed.total()) {}
   void step(const StepTimes& times) {
     if (ops_ == nullptr) return;
     const OpSeconds all = op_seconds(ops_->totals());
@@ -72,8 +82,13 @@ class StepSampler {
     attention_.push_back(of_step.attention);
     passes_.push_back(of_step.passes);
     update_.push_back(of_step.update);
+    // What waits for transfers in forward and backward is predicted as such.
+    const std::int64_t exposed_ns = figures_of(channels_).exposed.total();
+    const double waits = static_cast<double>(exposed_ns - exposed_ns_) * 1e-9 -
+                         times.seconds_of(Phase::kCommunication);
+    exposed_ns_ = exposed_ns;
     between_.push_back(times.forward_backward_seconds() - of_step.products - of_step.attention -
-                       of_step.passes);
+                       of_step.passes - std::max(0.0, waits));
     data_.push_back(times.seconds_of(Phase::kData));
     all_.push_back(times.seconds());
   }
@@ -89,6 +104,8 @@ class StepSampler {
 
  private:
   const OpTrace* const ops_;
+  const Channels& channels_;
+  std::int64_t exposed_ns_;
   OpSeconds before_;  // of the steps so far
   double pass_bytes_ = 0;
   std::vector<double> products_, attention_, passes_, update_, between_, data_, all_;
@@ -104,7 +121,7 @@ TimedSteps time_steps(Runtime& runtime, const PreparedRun& prepared, const Optio
   inputs.stands_still_behind = [&](std::int64_t step) { return step == options.warmup; };
   StepLoop loop(runtime, loader, inputs);
   TimedSteps timed;
-  StepSampler sampler(ops);
+  StepSampler sampler(ops, runtime.channels);
   for (std::int64_t i = 0; i < inputs.steps; ++i) {
     if (i == options.warmup) runtime.context.set_op_trace(ops);
     const CommittedStep step = loop.next();
@@ -119,15 +136,6 @@ TimedSteps time_steps(Runtime& runtime, const PreparedRun& prepared, const Optio
   runtime.context.set_op_trace(nullptr);
   timed.sample = sampler.medians();
   return timed;
-}
-
-/// Bytes and nanoseconds of the channels, up to now.
-struct ChannelFigures {
-  ByAxis sent;
-  ByAxis exposed;
-};
-ChannelFigures figures_of(const Channels& channels) {
-  return {channels.sent_bytes(), channels.exposed_ns()};
 }
 
 /// Of this rank: memory since `before`, traffic of the `steps` since `channels_before`.
