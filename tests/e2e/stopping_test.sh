@@ -58,7 +58,7 @@ says "SIGTERM to one rank of two: named at the end" '^train: exit 75 (SIGTERM, s
 
 # A second signal ends at once: while the first waits for a step that does not end in time.
 rm -rf run
-start log "$binary" "${long[@]}" --set batch.global=20000 --set batch.micro=1
+start log "$binary" "${long[@]}" --set batch.global=200000 --set batch.micro=1
 until_true logged log '^ *rank '
 kill -TERM "$job"
 until_true taken "$job"
