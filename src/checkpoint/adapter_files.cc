@@ -156,8 +156,7 @@ void check_head_of_adapter(const std::filesystem::path& folder, const std::files
   if (same) return;
   throw DataError(
       "{}: {} is another than {} of {}, beside which these adapters are to stand. Give the base "
-      "that "
-      "they were trained beside",
+      "that they were trained beside",
       adapter.file().path().string(), saved->name, name, base.string());
 }
 

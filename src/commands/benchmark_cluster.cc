@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <set>
 
 #include "base/file.h"
 #include "base/human_format.h"
@@ -88,12 +87,12 @@ class ClusterMeasurement {
 
   /// Cut to a quota, which usable_cpu_count() knows as long as nobody is bound to less.
   [[nodiscard]] std::int64_t cores_in_node() const {
-    std::set<int> cpus;
+    std::vector<std::vector<Core>> cores;
     for (const std::string& text : runtime_.launch.host().all_gather_text(text_of(usable_cores())))
-      for (const Core& core : parse_cores(text)) cpus.insert(core.cpus.begin(), core.cpus.end());
+      cores.push_back(parse_cores(text));
     std::int64_t usable = usable_cpu_count();
     runtime_.launch.host().sum(std::span(&usable, 1));
-    return std::min<std::int64_t>(std::ssize(cpus), usable);
+    return std::min(count_cpus(cores), usable);
   }
 
   [[nodiscard]] std::vector<DType> types() const {

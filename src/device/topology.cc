@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "base/cpu_mask.h"
 #include "base/error.h"
@@ -119,6 +120,13 @@ std::string text_of(std::span<const Core> cores) {
     text += fmt::format("{}{}", text.empty() ? "" : ";", fmt::join(core.cpus, ","));
   }
   return text;
+}
+
+std::int64_t count_cpus(std::span<const std::vector<Core>> cores_of_rank) {
+  std::set<int> cpus;
+  for (const std::vector<Core>& cores : cores_of_rank)
+    for (const Core& core : cores) cpus.insert(core.cpus.begin(), core.cpus.end());
+  return std::ssize(cpus);
 }
 
 std::vector<Core> parse_cores(const std::string& text) {

@@ -30,6 +30,8 @@ std::vector<int> cpus_near(const std::string& pci_bus_id);
 /// "0,8;1,9": cores as one line, to exchange between ranks, and back (or DataError).
 std::string text_of(std::span<const Core> cores);
 std::vector<Core> parse_cores(const std::string& text);
+/// CPUs of all ranks, each once.
+std::int64_t count_cpus(std::span<const std::vector<Core>> cores_of_rank);
 
 struct PlacementRequest {
   int local_rank = 0;

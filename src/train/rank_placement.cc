@@ -1,7 +1,6 @@
 #include "train/rank_placement.h"
 
 #include <algorithm>
-#include <set>
 
 #include "base/human_format.h"
 #include "base/log.h"
@@ -34,11 +33,8 @@ Placement bind_to_cores(const RunConfig& config, Launch& launch) {
   Placement placement = place_rank(cores_of_rank, request);
   placement.device = device;
   bind_this_thread(placement);
-  std::set<int> cpus;
-  for (const std::vector<Core>& cores : cores_of_rank) {
-    for (const Core& core : cores) cpus.insert(core.cpus.begin(), core.cpus.end());
-  }
-  const std::int64_t usable = std::min<std::int64_t>(std::ssize(cpus), request.cpu_count_max);
+  const std::int64_t usable =
+      std::min<std::int64_t>(count_cpus(cores_of_rank), request.cpu_count_max);
   if (device.kind == DeviceKind::kCpu && launch.local_size() > usable) {
     log_warning(
         "{} share {} of {}: each waits for the others and steps take longer than on fewer ranks",

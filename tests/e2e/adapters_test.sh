@@ -71,6 +71,21 @@ ends_with "adapters beside GPT-2" 0
 first_loss() { grep -o '"kind":"step","step":1,"loss":[0-9.]*' "$1/metrics.jsonl"; }
 check "GPT-2: the loss of the base" same "$(first_loss gpt2_tuned)" "$(first_loss gpt2)"
 
+# one_model PARTS SOURCE...: greedy ids of all sources are those of the first, which two ranks have in PARTS too.
+one_model() {
+  local parts=$1 first=$2 source
+  shift
+  for source in "$@"; do
+    train generate --checkpoint "$source" "${greedy[@]}"
+    ends_with "generate, $source" 0
+    cp out "$source.ids"
+    check "$source: the ids of one model" same_file "$source.ids" "$first.ids"
+  done
+  ranks 2 generate --checkpoint "$first" "${greedy[@]}" --tensor 2
+  ends_with "generate, two ranks with $parts" 0
+  check "two ranks: the ids of one" same_file out "$first.ids"
+}
+
 # Beside the head too, whose rows three ranks do not divide; with lengths of its rows; on other meshes it goes on.
 head=("${lora[@]}" --set lora.dora=true --set lora.dropout=0.1 --set 'lora.targets=["v_proj","lm_head"]')
 ranks 2 base.json "${head[@]}" --set run.directory=head --set parallel.tensor=2
@@ -82,15 +97,7 @@ ends_with "export of the head's adapter" 0
 check "as a module" grep -q '"lm_head"' head_peft/adapter_config.json
 train export --checkpoint head --output head_whole --merge
 ends_with "export --merge of the head's" 0
-for source in head head_peft head_whole; do
-  train generate --checkpoint $source "${greedy[@]}"
-  ends_with "generate, $source" 0
-  cp out $source.ids
-  check "$source: the ids of one model" same_file $source.ids head.ids
-done
-ranks 2 generate --checkpoint head "${greedy[@]}" --tensor 2
-ends_with "generate, two ranks with parts of the head" 0
-check "two ranks: the ids of one" same_file out head.ids
+one_model "parts of the head" head head_peft head_whole
 train base.json "${head[@]}" --set run.directory=head_again --set init.adapter=head_peft --set run.steps=1
 ends_with "the head's from a folder of peft's" 0
 train average head head_peft --output head_mean
@@ -118,15 +125,7 @@ ends_with "export of experts' adapters" 0
 check "as parameters" grep -q '"experts.gate_up_proj"' moe_peft/adapter_config.json
 train export --checkpoint moe_tuned --output moe_whole --merge
 ends_with "export --merge of experts" 0
-for source in moe_tuned moe_peft moe_whole; do
-  train generate --checkpoint $source "${greedy[@]}"
-  ends_with "generate, $source" 0
-  cp out $source.ids
-  check "$source: the ids of one model" same_file $source.ids moe_tuned.ids
-done
-ranks 2 generate --checkpoint moe_tuned "${greedy[@]}" --tensor 2
-ends_with "generate, two ranks with parts of experts" 0
-check "two ranks: the ids of one" same_file out moe_tuned.ids
+one_model "parts of experts" moe_tuned moe_peft moe_whole
 train base.json "${of_experts[@]}" --set run.directory=moe_again --set init.adapter=moe_peft --set run.steps=1
 ends_with "experts from a folder of peft's" 0
 train base.json "${of_experts[@]}" --set run.directory=moe_tuned --set run.steps=3
