@@ -130,8 +130,8 @@ void attention_delta(Context& context, TensorView delta_TH, ConstHeadsView d_o, 
 /// that differs from run to run, by f32 atomics. f32 operands, and a GPU whose blocks have too
 /// little shared memory for it (sm_86 and sm_89, heads of 97 to 128), stay with the above.
 ///
-/// Hopper has a kernel of one pass for bf16 heads of 40 to 128 in rows of multiples of 16 bytes,
-/// gradients in such rows too. It serves both: for equal bits its blocks add to each dq in one
+/// Hopper has kernels of one pass for bf16 heads of 40 to 256 in rows of multiples of 16 bytes,
+/// gradients in such rows too. They serve both: for equal bits their blocks add to each dq in one
 /// order of the keys' tiles.
 struct AttentionBackward {
   HeadsView dq, dk, dv;

@@ -1,6 +1,6 @@
 #pragma once
-// Attention backward for Hopper: five products by wgmma, operands by TMA (the division of labour is
-// that of Shah et al. 2024, FlashAttention-3).
+// Attention backward for Hopper, heads of up to 128: five products by wgmma, operands by TMA (the
+// division of labour is that of Shah et al. 2024, FlashAttention-3).
 //
 // A block owns 128 keys of a key head with their gradients and streams the queries of all its query
 // heads past them, so that dk and dv are added to once. Two warpgroups of 64 keys each make
@@ -13,39 +13,19 @@
 //
 // Rows that a tile has beyond its range are zeros or other tokens: their weights are set to zero.
 
-#include "kernels/attention/attention_backward.cuh"
-#include "kernels/attention/attention_cuda.h"
-#include "kernels/attention/attention_mma.cuh"
-#include "kernels/attention/attention_query_rows_sm90.cuh"
-#include "kernels/attention/attention_sm90.cuh"
-#include "kernels/attention/attention_steps_sm90.cuh"
-#include "kernels/attention/attention_sums_sm90.cuh"
-#include "kernels/attention/attention_turns_sm90.cuh"
+#include "kernels/attention/attention_backward_parts_sm90.cuh"
 
 namespace trireme::cuda::attention {
 
-/// What consumers know of a streamed tile.
-struct QueryTile {
-  int position;     ///< from the block's first key
-  int count;        ///< 0: no more tiles
-  unsigned masked;  ///< bit c: some query does not see some key of warpgroup c
-};
-
-/// The block's keys.
-struct KeyTile {
-  int number, count;
-  HeadAt at;
-};
-
-struct HopperBackwardMaps {
-  TensorMap q, d_o, k, v, dq, dk, dv;
-};
-
 template <int kHeadSize>
 struct HopperBackward {
-  static constexpr int kD = kHeadSize;
+  static constexpr int kD = kHeadSize, kDv = kD;
   static constexpr int kKeys = 128, kQueries = kD == 64 ? 128 : 64, kStages = 2;
   static constexpr int kConsumers = 2, kThreads = 128 * (1 + kConsumers);
+  static constexpr int kStageWarps = kConsumers * 4;  ///< that release a tile
+  /// dQ leaves whole, stored by all consumers.
+  static constexpr int kParts = 1, kPartColumns = kD, kPartWarps = kConsumers * 4;
+  static __device__ __forceinline__ int first_column(int) { return 0; }
   using Work = BackwardSteps<kKeys, kQueries>;
 
   struct Smem {
@@ -64,14 +44,17 @@ struct HopperBackward {
     QueryTile tile[kStages];
     KeyTile keys;
     int block;  ///< where blocks take turns: of those that have begun, counted from 0
-    std::uint64_t full[kStages], empty[kStages], keys_full, dq_full[kStages], dq_empty[kStages];
+    std::uint64_t full[kStages], empty[kStages], keys_full, dq_full[kStages][kParts],
+        dq_empty[kStages][kParts];
+    [[nodiscard]] __device__ __forceinline__ const float* sums(int stage, int) const {
+      return dq[stage];
+    }
   };
   using Scores = float[kQueries / 2];
   using Weights = std::uint32_t[kQueries / 16][4];
   using Visible = std::uint32_t[kQueries / 64];
   using Sums = float[kD / 2];
-  static constexpr int kStepBytes = sizeof(Smem::q[0]) + sizeof(Smem::d_o[0]),
-                       kKeyBytes = sizeof(Smem::k) + sizeof(Smem::v);
+  static constexpr int kStepBytes = sizeof(Smem::q[0]) + sizeof(Smem::d_o[0]);
   /// dK and dV leave from where the operands stood.
   static constexpr int kKeySums = kKeys * kD;
   static_assert(2 * kKeySums * sizeof(float) <= offsetof(Smem, dq));
@@ -80,24 +63,8 @@ struct HopperBackward {
 
 /// A named barrier, of the consumers.
 enum HopperBackwardBarrier : int { kWeightsStored = 1 };
-inline constexpr int kConsumerThreads = 256;
 
 // ---- the warp that loads tiles ----
-
-template <class B>
-__device__ __forceinline__ QueryTile query_tile(const typename B::Work& work,
-                                                const BackwardStep& step) {
-  if (step.tile.count == 0) return {0, 0, 0};
-  const QueryBounds bounds = work.bounds_of(step.tile, step.number);
-  unsigned masked = 0;
-#pragma unroll
-  for (int c = 0; c < B::kConsumers; ++c) {
-    const Tile keys{0, 64, work.own.position + c * 64};
-    if (work.own.count < (c + 1) * 64 || step.tile.count < B::kQueries || !bounds.covers(keys))
-      masked |= 1U << c;
-  }
-  return {step.tile.position - work.own.position, step.tile.count, masked};
-}
 
 template <class B>
 __device__ __forceinline__ void bring_steps(typename B::Smem& s, const HopperBackwardMaps& maps,
@@ -107,12 +74,7 @@ __device__ __forceinline__ void bring_steps(typename B::Smem& s, const HopperBac
   bool first = true;
   for (Ring<B::kStages> ring;; ring.advance(), first = false) {
     const BackwardStep step = work.next();
-    if (first && elected && step.tile.count > 0) {
-      const HeadAt at{work.head, work.own.index, sequence};
-      ptx::mbarrier_arrive_expect_tx(&s.keys_full, B::kKeyBytes);
-      bring_heads<B::kD, B::kKeys>(s.k, maps.k, at, &s.keys_full);
-      bring_heads<B::kD, B::kKeys>(s.v, maps.v, at, &s.keys_full);
-    }
+    if (first && elected && step.tile.count > 0) bring_keys<B>(s, maps, work);
     const QueryTile tile = query_tile<B>(work, step);
     std::uint64_t* full = &s.full[ring.stage];
     ptx::mbarrier_wait(&s.empty[ring.stage], ring.parity ^ 1);
@@ -129,85 +91,7 @@ __device__ __forceinline__ void bring_steps(typename B::Smem& s, const HopperBac
   }
 }
 
-// ---- the warps that add to dq ----
-
-/// Tiles of one of the buffers.
-template <class B>
-__device__ __forceinline__ void add_query_gradients(typename B::Smem& s,
-                                                    const HopperBackwardMaps& maps,
-                                                    const AttentionGpuBackward& args,
-                                                    typename B::Work& work, BlockTurns<B> turns,
-                                                    int buffer) {
-  const bool elected = threadIdx.x % 32 == 0;
-  const int sequence = static_cast<int>(work.sequence());
-  for (Ring<B::kStages> ring;; ring.advance()) {
-    const BackwardStep step = work.next();
-    if (step.tile.count == 0) break;
-    if (ring.stage != buffer) continue;
-    turns.find(work, step);
-    if (elected) turns.begin();
-    __syncwarp();
-    ptx::mbarrier_wait(&s.dq_full[buffer], ring.parity);
-    const SumsTo to =
-        sums_to(maps.dq, args.dq, {step.head, step.tile.index, sequence}, args.shape.q_tokens,
-                args.shape.head_dim, step.tile.count, B::kQueries);
-#pragma unroll 1
-    for (int block = 0; block < B::kD / kSumColumns; ++block)
-      add_sums(to, s.dq[buffer] + block * kSumBlock<B::kQueries>, block * kSumColumns,
-               args.shape.head_dim);
-    if (elected) {
-      ptx::bulk_commit();
-      ptx::bulk_wait_read<0>();
-    }
-    release(&s.dq_empty[buffer]);
-    if (elected) turns.end();
-  }
-}
-
 // ---- the consumers ----
-
-/// S^T becomes P^T.
-template <class B>
-__device__ __forceinline__ void exponentiate(typename B::Scores& scores, const float* lse_log2,
-                                             float scale_log2) {
-#pragma unroll
-  for (int n = 0; n < B::kQueries / 8; ++n) {
-    const Vector<float, 2> lse = load<2>(lse_log2 + n * 8);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      float& score = scores[n * 4 + e];
-      score = ptx::exp2_approx(fmaf(score, scale_log2, -lse.at[e % 2]));
-    }
-  }
-}
-
-/// A thread's two keys of the block's. One that does not exist stands behind all queries.
-struct KeyRows {
-  int number[2];
-};
-
-/// A bit for each of the thread's pairs that are visible. `column`: its first query, at `position`
-/// from the block's first key.
-template <class B>
-__device__ __forceinline__ void find_visible(typename B::Visible& visible,
-                                             const std::int16_t* first_key, const KeyRows& keys,
-                                             int column, int position) {
-#pragma unroll
-  for (int word = 0; word < B::kQueries / 64; ++word) {
-    visible[word] = 0;
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-      const int query = word * 64 + n * 8;
-      const Vector<std::int16_t, 2> first = load<2>(first_key + column + query);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int key = keys.number[e / 2];
-        if (key >= first.at[e % 2] && key <= position + query + e % 2)
-          visible[word] |= 1U << (n * 4 + e);
-      }
-    }
-  }
-}
 
 /// P^T and dP^T as bf16 weights P^T and dS^T, without the scale.
 template <class B>
@@ -243,19 +127,6 @@ __device__ __forceinline__ void hide(typename B::Weights& p_weights,
     }
 }
 
-/// dS^T of a warp's 16 keys, from `row` on, to shared memory.
-template <class B>
-__device__ __forceinline__ void store_weights(bf16* to, const typename B::Weights& weights,
-                                              int row) {
-  // A lane names a chunk of eight queries of one key. The swizzle moves it by the key's number, so
-  // that chunks differ by bits of theirs.
-  const int lane = ptx::lane(), key = row + lane % 16,
-            first = key * kBlockColumns + ((lane / 16) ^ (key % 8)) * 8;
-#pragma unroll
-  for (int k = 0; k < B::kQueries / 16; ++k)
-    ptx::stmatrix_x4(to + k / 4 * kBlockElements<B::kKeys> + (first ^ k % 4 * 16), weights[k]);
-}
-
 /// Issues the warpgroup's part of dQ, without the scale: 64 queries and 64 columns.
 template <class B>
 __device__ __forceinline__ void issue_query_gradients(float (&dq)[32], const typename B::Smem& s,
@@ -267,15 +138,6 @@ __device__ __forceinline__ void issue_query_gradients(float (&dq)[32], const typ
                       keys = ptx::wgmma_descriptor_sw128_mn(s.k + columns, 2 * kBlock);
 #pragma unroll
   for (int i = 0; i < B::kKeys / 16; ++i) wgmma<1, 1>(dq, weights + i * 128, keys + i * 128, i > 0);
-}
-
-/// The thread's row of 64, of each eight columns the first that it has.
-struct LaneAt {
-  int row, column;
-};
-__device__ __forceinline__ LaneAt lane_at() {
-  const int thread = static_cast<int>(threadIdx.x % 128);
-  return {thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
 }
 
 /// dk += scale dK, dv += dV. The operands are not read any more.
@@ -308,12 +170,7 @@ __device__ __forceinline__ void consume(typename B::Smem& s, const HopperBackwar
                                         const AttentionGpuBackward& args, int consumer) {
   const LaneAt lane = lane_at();
   const int row = consumer * 64 + lane.row;
-  KeyRows keys;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int of = row + h * 8;
-    keys.number[h] = of < s.keys.count ? of : 0x7fffffff;
-  }
+  const KeyRows keys = key_rows(row, s.keys.count);
   const float scale_log2 = args.scale * kLog2E;
   typename B::Sums dk, dv;
   bool first = true;
@@ -359,11 +216,11 @@ __device__ __forceinline__ void consume(typename B::Smem& s, const HopperBackwar
     issue_weighted_rows<B::kQueries>(dk, ds_weights, s.q[stage], !first);
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>(dq);
-    ptx::mbarrier_wait(&s.dq_empty[stage], ring.parity ^ 1);
+    ptx::mbarrier_wait(&s.dq_empty[stage][0], ring.parity ^ 1);
     constexpr int kPart = B::kQueries > 64 ? 64 * kSumColumns : 2 * kSumBlock<B::kQueries>;
     store_sums<B::kQueries>(s.dq[stage] + consumer * kPart, lane.row, dq, args.scale);
     ptx::fence_proxy_async_shared();
-    release(&s.dq_full[stage]);
+    release(&s.dq_full[stage][0]);
     ptx::wgmma_wait<0>(dk);
     release(&s.empty[stage]);
   }
@@ -380,22 +237,10 @@ __global__ void __launch_bounds__(HopperBackward<kD>::kThreads, 1)
                          const __grid_constant__ BlockOrder order, int query_tiles) {
   using B = HopperBackward<kD>;
   auto& s = smem<typename B::Smem>();
-  unsigned block = blockIdx.x;
-  if (args.turns != nullptr) {
-    if (threadIdx.x == 0) s.block = atomicAdd(args.turns, 1);
-    __syncthreads();
-    block = static_cast<unsigned>(s.block);
-  }
-  const BlockOrder::Place place = order.place(block);
+  const BlockOrder::Place place = place_of_block<B>(s, args, order);
   typename B::Work work(args, place.tile, place.group, query_tiles);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < B::kStages; ++i) {
-      ptx::mbarrier_init(&s.full[i], 2);                   // of its bytes, of what a warp stored
-      ptx::mbarrier_init(&s.empty[i], B::kConsumers * 4);  // one arrival a warp
-      ptx::mbarrier_init(&s.dq_full[i], B::kConsumers * 4);
-      ptx::mbarrier_init(&s.dq_empty[i], 1);
-    }
-    ptx::mbarrier_init(&s.keys_full, 1);
+    init_barriers<B>(s);
     ptx::fence_mbarrier_init();
     s.keys = {
         place.tile, work.own.count, {work.head, work.own.index, static_cast<int>(work.sequence())}};
@@ -414,51 +259,9 @@ __global__ void __launch_bounds__(HopperBackward<kD>::kThreads, 1)
   consume<B>(s, maps, args, group - 1);
 }
 
-// ---- launching ----
-
-/// Of heads with the sizes that `of` has.
-inline TensorMap map_of(const AttentionHeads<const void>& heads, SequencesOfHeads of, int rows) {
-  of.data = heads.data;
-  of.stride = heads.stride;
-  return heads_map(of, rows);
-}
-inline TensorMap map_of(const AttentionHeads<float>& heads, SequencesOfHeads of, int rows) {
-  of.data = heads.data;
-  of.stride = heads.stride;
-  return heads_map<float>(of, rows);
-}
-
 template <int kD>
 void backward_sm90(const AttentionGpuBackward& args) {
-  using B = HopperBackward<kD>;
-  const AttentionShape& shape = args.shape;
-  static_assert(B::kQueries >= kAttentionTurnTileMin);
-  const int tiles = tile_count(args.kv_ranges, B::kKeys),
-            query_tiles = tile_count(args.q_ranges, B::kQueries);
-  if (tiles == 0 || query_tiles == 0) return;
-  if (args.turns != nullptr) {
-    const auto counts = static_cast<std::size_t>(1 + shape.sequences * shape.heads * query_tiles);
-    check_call("attention_backward",
-               cudaMemsetAsync(args.turns, 0, counts * sizeof *args.turns, stream_of(args.exec)));
-  }
-  find_tile_first_keys(args, B::kQueries);
-  const SequencesOfHeads queries{nullptr,        0,           shape.sequences,
-                                 shape.q_tokens, shape.heads, shape.head_dim},
-      keys{nullptr, 0, shape.sequences, shape.kv_tokens, shape.kv_heads, shape.head_dim};
-  const BlockOrder order =
-      backward_block_order(tiles, shape.sequences * shape.kv_heads,
-                           shape.heads / shape.kv_heads * shape.q_tokens * shape.head_dim * 4);
-  launch(backward_sm90_kernel<kD>,
-         {.grid = order.blocks(),
-          .block = B::kThreads,
-          .smem_bytes = sizeof(typename B::Smem),
-          .stream = stream_of(args.exec),
-          .name = "attention_backward"},
-         HopperBackwardMaps{map_of(args.q, queries, B::kQueries),
-                            map_of(args.d_o, queries, B::kQueries), map_of(args.k, keys, B::kKeys),
-                            map_of(args.v, keys, B::kKeys), map_of(args.dq, queries, B::kQueries),
-                            map_of(args.dk, keys, B::kKeys), map_of(args.dv, keys, B::kKeys)},
-         args, order, query_tiles);
+  launch_backward<HopperBackward<kD>>(backward_sm90_kernel<kD>, args);
 }
 
 }  // namespace trireme::cuda::attention

@@ -26,7 +26,7 @@ void forward(const AttentionGpuForward& args) {
 /// Gradients leave by bulk reductions, of multiples of 16 bytes.
 bool serves_backward(const AttentionGpuBackward& args) {
   const std::int64_t d = args.shape.head_dim;
-  if (args.shape.type != DType::kBF16 || d < kHeadSizeMin || d > 128) return false;
+  if (args.shape.type != DType::kBF16 || d < kHeadSizeMin) return false;
   for (const AttentionHeads<const void>& heads : {args.q, args.k, args.v, args.d_o})
     if (!suits_tma(heads.data, heads.stride, d)) return false;
   for (const AttentionHeads<float>& heads : {args.dq, args.dk, args.dv})
@@ -35,7 +35,9 @@ bool serves_backward(const AttentionGpuBackward& args) {
 }
 
 void backward(const AttentionGpuBackward& args) {
-  (args.shape.head_dim <= 64 ? backward_sm90<64> : backward_sm90<128>)(args);
+  const std::int64_t d = args.shape.head_dim;
+  if (d <= 128) return (d <= 64 ? backward_sm90<64> : backward_sm90<128>)(args);
+  (d <= 192 ? wide_backward_sm90<192> : wide_backward_sm90<256>)(args);
 }
 
 }  // namespace

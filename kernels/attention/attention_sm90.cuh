@@ -71,6 +71,8 @@ __device__ __forceinline__ void wgmma(float (&d)[kCount], std::uint64_t a, std::
     ptx::wgmma_m64n80k16_bf16<kTransposeA, kTransposeB>(d, a, b, accumulate);
   } else if constexpr (kCount == 64) {
     ptx::wgmma_m64n128k16_bf16<kTransposeA, kTransposeB>(d, a, b, accumulate);
+  } else if constexpr (kCount == 96) {
+    ptx::wgmma_m64n192k16_bf16<kTransposeA, kTransposeB>(d, a, b, accumulate);
   } else {
     static_assert(kCount == 128);
     ptx::wgmma_m64n256k16_bf16<kTransposeA, kTransposeB>(d, a, b, accumulate);
@@ -84,6 +86,8 @@ __device__ __forceinline__ void wgmma(float (&d)[kCount], const std::uint32_t (&
     ptx::wgmma_m64n64k16_bf16<kTransposeB>(d, a, b, accumulate);
   } else if constexpr (kCount == 64) {
     ptx::wgmma_m64n128k16_bf16<kTransposeB>(d, a, b, accumulate);
+  } else if constexpr (kCount == 96) {
+    ptx::wgmma_m64n192k16_bf16<kTransposeB>(d, a, b, accumulate);
   } else {
     static_assert(kCount == 128);
     ptx::wgmma_m64n256k16_bf16<kTransposeB>(d, a, b, accumulate);

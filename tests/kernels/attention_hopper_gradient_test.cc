@@ -30,39 +30,49 @@ void expect_equal(Isa isa, const Problem& problem, const std::string& what) {
   expect_gradients_of_reference(isa, 1, problem, what, {&wgmma_attention});
 }
 
+void expect_equal_for_every_length(Isa isa, std::int64_t head_dim) {
+  const std::string of = "D" + std::to_string(head_dim);
+  for (const std::int64_t tokens : {1, 63, 64, 129, 300})
+    expect_equal(isa, problem_of({1, 1, 1, head_dim}, {{0, tokens}}, {{0, tokens}}),
+                 of + " T" + std::to_string(tokens));
+  expect_equal(isa, problem_of({1, 1, 1, head_dim}, {{500, 129}}, {{0, 300}}), of + " full");
+}
+
+void expect_equal_for_groups(Isa isa, std::int64_t group, std::int64_t head_dim) {
+  expect_equal(isa, problem_of({2, 8, 8 / group, head_dim}, {{0, 40}}, {{0, 40}}),
+               "groups of " + std::to_string(group) + " D" + std::to_string(head_dim));
+}
+
+void expect_equal_for_window(Isa isa, std::int64_t window, std::int64_t head_dim) {
+  Problem problem = problem_of({1, 1, 1, head_dim}, {{0, 300}}, {{0, 300}});
+  problem.c.window = window;
+  expect_equal(isa, problem,
+               "window of " + std::to_string(window) + " D" + std::to_string(head_dim));
+}
+
 TEST_P(AttentionHopperGradient, equals_the_reference_for_every_length_and_head_size) {
-  for (const std::int64_t head_dim : {64, 128}) {
-    const std::string of = "D" + std::to_string(head_dim);
-    for (const std::int64_t tokens : {1, 63, 64, 129, 300})
-      expect_equal(GetParam(), problem_of({1, 1, 1, head_dim}, {{0, tokens}}, {{0, tokens}}),
-                   of + " T" + std::to_string(tokens));
-    expect_equal(GetParam(), problem_of({1, 1, 1, head_dim}, {{500, 129}}, {{0, 300}}),
-                 of + " full");
-  }
+  for (const std::int64_t head_dim : {64, 128, 192, 256})
+    expect_equal_for_every_length(GetParam(), head_dim);
 }
 
 TEST_P(AttentionHopperGradient, equals_the_reference_for_heads_that_fill_no_tile) {
-  for (const std::int64_t head_dim : {40, 80})
+  for (const std::int64_t head_dim : {40, 80, 136, 200})
     expect_equal(GetParam(), problem_of({1, 2, 1, head_dim}, {{0, 70}}, {{0, 70}}),
                  "D" + std::to_string(head_dim));
 }
 
 TEST_P(AttentionHopperGradient, equals_the_reference_for_groups_of_query_heads) {
-  for (const std::int64_t group : {1, 4, 8})
-    expect_equal(GetParam(), problem_of({2, 8, 8 / group, 64}, {{0, 40}}, {{0, 40}}),
-                 "groups of " + std::to_string(group));
+  for (const std::int64_t group : {1, 4, 8}) expect_equal_for_groups(GetParam(), group, 64);
+  expect_equal_for_groups(GetParam(), 4, 256);
 }
 
 TEST_P(AttentionHopperGradient, equals_the_reference_for_windows) {
-  for (const std::int64_t window : {1, 100, 200}) {
-    Problem problem = problem_of({1, 1, 1, 128}, {{0, 300}}, {{0, 300}});
-    problem.c.window = window;
-    expect_equal(GetParam(), problem, "window of " + std::to_string(window));
-  }
+  for (const std::int64_t window : {1, 100, 200}) expect_equal_for_window(GetParam(), window, 128);
+  expect_equal_for_window(GetParam(), 100, 256);
 }
 
 TEST_P(AttentionHopperGradient, equals_the_reference_for_documents_and_ranges_of_sequences) {
-  for (const std::int64_t head_dim : {64, 128}) {
+  for (const std::int64_t head_dim : {64, 128, 192}) {
     for (const std::int64_t length : {5, 100}) {
       Problem problem =
           problem_of({2, 2, 1, head_dim}, {{0, 70}, {150, 140}}, {{100, 20}, {20, 80}, {120, 60}});
@@ -91,25 +101,27 @@ Wanted wanted_of(const Problem& problem) {
 }
 
 /// Several tiles of keys add to each tile of queries, in part those of one document or window.
+void expect_same_bits_in_any_order(Isa isa, std::int64_t head_dim) {
+  Problem problem = problem_of({1, 2, 1, head_dim}, {{0, 140}, {200, 150}}, {{0, 350}});
+  problem.set_documents(200);
+  problem.c.window = 180;
+  const Wanted wanted = wanted_of(problem);
+  const auto run = [&](Determinism determinism) {
+    return run_backward(isa, 1, problem, wanted.lse, wanted.delta,
+                        {determinism, {&wgmma_attention}});
+  };
+  expect_same_bits([&] {
+    const Gradients g = run(Determinism::kEqualBits);
+    return g.dq.bits() + g.dk.bits() + g.dv.bits();
+  });
+  expect_same_bits([&] {
+    const Gradients g = run(Determinism::kNone);
+    return g.dk.bits() + g.dv.bits();
+  });
+}
 TEST_P(AttentionHopperGradient, has_the_same_bits_in_any_order_of_threads_and_blocks) {
-  for (const std::int64_t head_dim : {64, 128}) {
-    Problem problem = problem_of({1, 2, 1, head_dim}, {{0, 140}, {200, 150}}, {{0, 350}});
-    problem.set_documents(200);
-    problem.c.window = 180;
-    const Wanted wanted = wanted_of(problem);
-    const auto run = [&](Determinism determinism) {
-      return run_backward(GetParam(), 1, problem, wanted.lse, wanted.delta,
-                          {determinism, {&wgmma_attention}});
-    };
-    expect_same_bits([&] {
-      const Gradients g = run(Determinism::kEqualBits);
-      return g.dq.bits() + g.dk.bits() + g.dv.bits();
-    });
-    expect_same_bits([&] {
-      const Gradients g = run(Determinism::kNone);
-      return g.dk.bits() + g.dv.bits();
-    });
-  }
+  for (const std::int64_t head_dim : {64, 128, 256})
+    expect_same_bits_in_any_order(GetParam(), head_dim);
 }
 
 TEST_P(AttentionHopperGradient, adds_to_what_stands_there) {
@@ -162,7 +174,7 @@ TEST_P(AttentionHopperGradient, rows_behind_the_last_key_add_nothing_to_dq) {
 /// gradients.
 TEST_P(AttentionHopperGradient, ranges_leave_the_tokens_behind_them_alone) {
   constexpr std::int64_t kFirst = 70;
-  for (const std::int64_t head_dim : {64, 128}) {
+  for (const std::int64_t head_dim : {64, 128, 192, 256}) {
     const auto second_of = [&](bool poisoned, Determinism determinism) {
       Problem problem =
           problem_of({1, 1, 1, head_dim}, {{600, kFirst}, {0, 140}}, {{600, kFirst}, {0, 140}});
@@ -214,11 +226,38 @@ TEST_P(AttentionHopperGradient, serves_what_tma_takes_and_leaves_the_rest) {
   EXPECT_EQ(bits(aligned, {}), bits(aligned, {&wgmma_attention}));
   EXPECT_NE(bits(aligned, {}), bits(aligned, {&mma_attention}));
   for (const Problem& other : {Problem(DType::kBF16, {1, 1, 1, 64}, {{0, 70}}, {{0, 70}}),
-                               problem_of({1, 1, 1, 32}, {{0, 70}}, {{0, 70}}),
-                               problem_of({1, 1, 1, 136}, {{0, 70}}, {{0, 70}})}) {
+                               problem_of({1, 1, 1, 32}, {{0, 70}}, {{0, 70}})}) {
     EXPECT_EQ(bits(other, {}), bits(other, {&mma_attention}));
     EXPECT_THROW(bits(other, {&wgmma_attention}), InternalError);
   }
+}
+
+/// What takes the host some time, with the head sizes of more than 128: at night.
+class AttentionHopperGradientAtLength : public AttentionHopperGradient {};
+TRIREME_FOR_ALL_ISAS(AttentionHopperGradientAtLength);
+
+TEST_P(AttentionHopperGradientAtLength, equals_the_reference_for_all_masks_of_wide_heads) {
+  for (const std::int64_t head_dim : {136, 192, 200, 256}) {
+    if (head_dim % 64 != 0) expect_equal_for_every_length(GetParam(), head_dim);
+    for (const std::int64_t group : {1, 4, 8}) expect_equal_for_groups(GetParam(), group, head_dim);
+    for (const std::int64_t window : {1, 100, 200})
+      expect_equal_for_window(GetParam(), window, head_dim);
+    Problem problem =
+        problem_of({2, 2, 1, head_dim}, {{0, 70}, {150, 140}}, {{100, 20}, {20, 80}, {120, 60}});
+    problem.set_documents(100);
+    expect_equal(GetParam(), problem, "documents D" + std::to_string(head_dim));
+  }
+}
+
+TEST_P(AttentionHopperGradientAtLength, equals_the_reference_for_1025_tokens) {
+  for (const std::int64_t head_dim : {192, 256})
+    expect_equal(GetParam(), problem_of({1, 1, 1, head_dim}, {{0, 1025}}, {{0, 1025}}),
+                 "D" + std::to_string(head_dim));
+}
+
+TEST_P(AttentionHopperGradientAtLength, has_the_same_bits_in_any_order_of_threads_and_blocks) {
+  for (const std::int64_t head_dim : {136, 192, 200})
+    expect_same_bits_in_any_order(GetParam(), head_dim);
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ def filter_of(program, op):
     listed = subprocess.run([program, "--gtest_list_tests"], check=True, capture_output=True, text=True).stdout
     suites = [line.strip() for line in listed.splitlines() if line and not line.startswith(" ")]
     wanted = op.replace("_", "")
-    return ":".join(s.split("#")[0].strip() + "*" for s in suites if wanted in s.lower()) + "-Simd*:*OpWork*"
+    return ":".join(s.split("#")[0].strip() + "*" for s in suites if wanted in s.lower()) + "-Simd*:*OpWork*:*AtLength.*"
 
 
 def finds(program, tests, seconds):

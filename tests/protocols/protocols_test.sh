@@ -58,4 +58,15 @@ is_found "dQ stored over what is leaving" "reads" attention_backward_ring -DFAUL
 is_found "a turn that ends before its sums are there" "sum" attention_backward_ring -DBLOCKS=2 -DROOM=2 -DSTEPS=2 -DFAULT=5
 is_found "blocks that wait for those behind them" "invalid end state" attention_backward_ring -DBLOCKS=2 -DSTEPS=2 -DFAULT=6
 is_found "weights multiplied before they are all stored" "part" attention_backward_ring -DFAULT=7
+
+holds "attention's backward pass, wide heads" attention_wide_backward_ring
+wide=attention_wide_backward_ring
+is_found "a tile reported before dK's product has ended" "q_readers" $wide -DFAULT=1
+is_found "dO reported before dV's product has ended" "d_o_readers" $wide -DFAULT=2
+is_found "dS reported before it is made" "ds==step" $wide -DFAULT=3
+is_found "dS multiplied without a wait for it" "ds==step" $wide -DFAULT=4
+is_found "a part of dQ stored over the other" "dq[" $wide -DFAULT=5
+is_found "parts that wait by the step's own parity" "invalid end state" $wide -DFAULT=6
+is_found "parts taken in another order" "invalid end state" $wide -DFAULT=7
+is_found "weights given while the last are multiplied" "ds_readers" $wide -DFAULT=8
 finish
