@@ -5,7 +5,8 @@
 //   the first   S^T = K Q^T, P^T, dV += P^T dO
 //   the second  dP^T = V dO^T, dS^T = P^T (dP^T - delta), dK += dS^T Q
 // P^T goes from the first to the second in f32, dS^T from the second to both, which share dQ = dS K
-// by columns. While one works on weights the other multiplies. dQ leaves in parts of 64 columns.
+// by columns. While one works on weights the other multiplies: the first begins a tile's scores
+// before it has handed on the last part of dQ. That leaves in parts of 64 columns.
 //
 // At 256 a step of 64 queries is 2,560 cycles of the tensor cores. Its products read 248 KiB of
 // shared memory (all but dV's have both operands there: P^T is in registers, dS^T would be 16 too
@@ -60,6 +61,13 @@ struct HopperWideBackward {
       return dq[part % kPartsOut];
     }
   };
+  /// Where dO of a step stands.
+  static __device__ __forceinline__ Ring<kOutputStages> outputs_of(const Ring<kStages>& ring) {
+    if constexpr (kOutputStages == 1)
+      return {0, static_cast<std::uint32_t>(ring.stage)};
+    else
+      return {ring.stage, ring.parity};
+  }
   using Scores = float[kQueries / 2];
   using Weights = std::uint32_t[kQueries / 16][4];
   using Visible = std::uint32_t[kQueries / 64];
@@ -82,8 +90,7 @@ __device__ __forceinline__ void bring_steps(typename B::Smem& s, const HopperBac
   const bool elected = threadIdx.x % 32 == 0;
   const int sequence = static_cast<int>(work.sequence());
   bool first = true;
-  Ring<B::kOutputStages> outputs;
-  for (Ring<B::kStages> ring;; ring.advance(), outputs.advance(), first = false) {
+  for (Ring<B::kStages> ring;; ring.advance(), first = false) {
     const BackwardStep step = work.next();
     if (first && elected && step.tile.count > 0) bring_keys<B>(s, maps, work);
     const QueryTile tile = query_tile<B>(work, step);
@@ -96,6 +103,7 @@ __device__ __forceinline__ void bring_steps(typename B::Smem& s, const HopperBac
       if (tile.count > 0) bring_heads<B::kD, B::kQueries>(s.q[ring.stage], maps.q, at, full);
     }
     if (tile.count == 0) return;
+    const auto outputs = B::outputs_of(ring);
     full = &s.d_o_full[outputs.stage];
     ptx::mbarrier_wait(&s.d_o_empty[outputs.stage], outputs.parity ^ 1);
     if (elected) {
@@ -119,35 +127,32 @@ __device__ __forceinline__ void issue_query_gradients(typename B::template Query
   for (int i = 0; i < B::kKeys / 16; ++i) wgmma<1, 1>(dq, weights + i * 128, keys + i * 128, i > 0);
 }
 
-/// A part of dQ goes to where the one that stood there has left.
-template <class B, int kPart>
-__device__ __forceinline__ void give_part(typename B::Smem& s, const float (&sums)[32],
-                                          const Ring<B::kStages>& ring, int row, float scale) {
+/// Where the step before stood.
+template <class B>
+__device__ __forceinline__ Ring<B::kStages> step_before(const Ring<B::kStages>& ring) {
   static_assert(B::kStages == 2);
+  const int stage = ring.stage ^ 1;
+  return {stage, ring.parity ^ static_cast<std::uint32_t>(stage)};
+}
+
+/// A part of dQ, a consumer's first or second 32 sums, goes to where the one that stood there has
+/// left.
+template <class B, int kPart, int kCount>
+__device__ __forceinline__ void give_part(typename B::Smem& s, const float (&dq)[kCount],
+                                          const Ring<B::kStages>& ring, float scale) {
   constexpr int kOut = B::kPartsOut;
-  if constexpr (kPart < kOut) {  // in the step before
-    ptx::mbarrier_wait(&s.dq_empty[ring.stage ^ 1][B::kParts - kOut + kPart],
-                       ring.parity ^ static_cast<std::uint32_t>(ring.stage ^ 1));
+  if constexpr (kPart < kOut) {
+    const Ring<B::kStages> before = step_before<B>(ring);
+    ptx::mbarrier_wait(&s.dq_empty[before.stage][B::kParts - kOut + kPart], before.parity);
   } else {
     ptx::mbarrier_wait(&s.dq_empty[ring.stage][kPart - kOut], ring.parity);
   }
-  store_sums<B::kQueries>(s.dq[kPart % kOut], row, sums, scale);
+  float sums[32];
+#pragma unroll
+  for (int i = 0; i < 32; ++i) sums[i] = dq[kPart / 2 * 32 + i];
+  store_sums<B::kQueries>(s.dq[kPart % kOut], lane_at().row, sums, scale);
   ptx::fence_proxy_async_shared();
   release(&s.dq_full[ring.stage][kPart]);
-}
-template <class B, int kConsumer, int kCount>
-__device__ __forceinline__ void give_query_gradients(typename B::Smem& s, const float (&dq)[kCount],
-                                                     const Ring<B::kStages>& ring, int row,
-                                                     float scale) {
-  float part[32];
-#pragma unroll
-  for (int i = 0; i < 32; ++i) part[i] = dq[i];
-  give_part<B, kConsumer>(s, part, ring, row, scale);
-  if constexpr (kCount > 32) {
-#pragma unroll
-    for (int i = 0; i < 32; ++i) part[i] = dq[32 + i];
-    give_part<B, kConsumer + 2>(s, part, ring, row, scale);
-  }
 }
 
 /// A consumer's gradient of the keys, times `factor`, is added to `to`; `sums`: room for it, where
@@ -204,13 +209,11 @@ __device__ __forceinline__ void pack_weights(typename B::Weights& weights,
 template <class B>
 __device__ __forceinline__ void consume_scores(typename B::Smem& s, const HopperBackwardMaps& maps,
                                                const AttentionGpuBackward& args) {
-  const LaneAt lane = lane_at();
-  const KeyRows keys = key_rows(lane.row, s.keys.count);
-  const float scale_log2 = args.scale * kLog2E;
   float dv[B::kDv / 2];
+  typename B::template QuerySums<0> dq;  // its second part leaves under the next step's scores
   bool first = true;
-  Ring<B::kOutputStages> outputs;
-  for (Ring<B::kStages> ring;; ring.advance(), outputs.advance(), first = false) {
+  Ring<B::kStages> ring;
+  for (;; ring.advance(), first = false) {
     const int stage = ring.stage;
     ptx::mbarrier_wait(&s.full[stage], ring.parity);
     const QueryTile tile = s.tile[stage];
@@ -219,13 +222,17 @@ __device__ __forceinline__ void consume_scores(typename B::Smem& s, const Hopper
 
     typename B::Scores p;
     ptx::wgmma_fence();
-    issue_rows_product<B::kD, B::kKeys, B::kQueries>(p, s.k, 0, s.q[stage]);
+    // Row 0, asked anew, so that descriptors of all keys are not kept beside the sums.
+    issue_rows_product<B::kD, B::kKeys, B::kQueries>(p, s.k, warpgroup() - 1, s.q[stage]);
     ptx::wgmma_commit();
+    if (!first) give_part<B, 2>(s, dq, step_before<B>(ring), args.scale);
     ptx::wgmma_wait<0>(p);
-    exponentiate<B>(p, &s.lse_log2[stage][lane.column], scale_log2);
+    const LaneAt lane = lane_at();
+    exponentiate<B>(p, &s.lse_log2[stage][lane.column], args.scale * kLog2E);
     if (tile.masked != 0) {
       typename B::Visible visible;
-      find_visible<B>(visible, s.first_key[stage], keys, lane.column, tile.position + lane.column);
+      find_visible<B>(visible, s.first_key[stage], key_rows(lane.row, s.keys.count), lane.column,
+                      tile.position + lane.column);
       hide<B>(p, visible);
     }
     // The second has read the last: it has stored dS of them.
@@ -234,6 +241,7 @@ __device__ __forceinline__ void consume_scores(typename B::Smem& s, const Hopper
 
     typename B::Weights weights;
     pack_weights<B>(weights, p);
+    const auto outputs = B::outputs_of(ring);
     ptx::mbarrier_wait(&s.d_o_full[outputs.stage], outputs.parity);
     ptx::wgmma_fence();
     issue_weighted_rows<B::kQueries>(dv, weights, s.d_o[outputs.stage], !first);
@@ -242,14 +250,14 @@ __device__ __forceinline__ void consume_scores(typename B::Smem& s, const Hopper
     release(&s.d_o_empty[outputs.stage]);
 
     ptx::barrier_sync(kWeightsStored, kConsumerThreads);
-    typename B::template QuerySums<0> dq;
     ptx::wgmma_fence();
     issue_query_gradients<B, 0>(dq, s);
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>(dq);
-    give_query_gradients<B, 0>(s, dq, ring, lane.row, args.scale);
+    give_part<B, 0>(s, dq, ring, args.scale);
   }
   if (first) return;  // no query sees these keys
+  give_part<B, 2>(s, dq, step_before<B>(ring), args.scale);
   ptx::barrier_sync(kOperandsRead, kConsumerThreads);
   add_key_gradients<B>(reinterpret_cast<float*>(s.k) + B::kKeys * B::kD, maps.dv, args.dv, args,
                        s.keys, 0, dv, 1);
@@ -292,9 +300,9 @@ __device__ __forceinline__ void consume_outputs(typename B::Smem& s, const Hoppe
   const LaneAt lane = lane_at();
   float dk[B::kD / 2];
   bool first = true;
-  Ring<B::kOutputStages> outputs;
-  for (Ring<B::kStages> ring;; ring.advance(), outputs.advance(), first = false) {
+  for (Ring<B::kStages> ring;; ring.advance(), first = false) {
     const int stage = ring.stage;
+    const auto outputs = B::outputs_of(ring);
     ptx::mbarrier_wait(&s.full[stage], ring.parity);
     if (s.tile[stage].count == 0) break;
     if (first) ptx::mbarrier_wait(&s.keys_full, 0);
@@ -322,7 +330,8 @@ __device__ __forceinline__ void consume_outputs(typename B::Smem& s, const Hoppe
     issue_key_gradients<B>(dk, s.ds, s.q[stage], !first);
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>(dq);
-    give_query_gradients<B, 1>(s, dq, ring, lane.row, args.scale);
+    give_part<B, 1>(s, dq, ring, args.scale);
+    if constexpr (B::kParts > 3) give_part<B, 3>(s, dq, ring, args.scale);
     ptx::wgmma_wait<0>(dk);
     release(&s.empty[stage]);
   }

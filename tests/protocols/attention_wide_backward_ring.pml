@@ -116,12 +116,16 @@ inline give_part(part) {
   }
 }
 
+inline make_scores(tile) {
+  q_full[STAGE(tile)] != PARITY(tile);
+  d_step { assert(q_holds[STAGE(tile)] == tile); q_readers[STAGE(tile)]++ }
+}
+
 proctype First() {
   byte step = 0;
+  make_scores(0);
   do
   :: step < STEPS ->
-     q_full[STAGE(step)] != PARITY(step);
-     d_step { assert(q_holds[STAGE(step)] == step); q_readers[STAGE(step)]++ }
      q_readers[STAGE(step)]--;
      d_step { assert(p_readers == 0); p = step }
      d_step { assert(given == taken); given++ }
@@ -147,6 +151,10 @@ proctype First() {
      ds_readers--;
 #endif
      give_part(0);
+     if
+     :: step + 1 < STEPS -> make_scores(step + 1)
+     :: else
+     fi;
      give_part(2);
      step++
   :: else -> break
