@@ -14,8 +14,8 @@ T: operations of the tile's step over 4,096 (bf16) or 8,192 (fp8) a cycle; I: is
 an instruction each and eight for a special function (exponentials go at a quarter of a warp's width a cycle and less).
 Instructions are read from the tests/bench/results/*/main_loops.md (scripts/check_sass.py --scale), of a kernel from the newest. The
 five constants (overlap, tile, clock, bandwidth, launch) are fitted to published times of DeepGEMM (H800) and FlashAttention-3
-(H100); the error of a case is that of constants fitted to all others. Then the same account of ours. --cases prints
-every case.
+(H100); the error of a case is that of constants fitted to all others. Then the same account of ours, and of
+attention's backward kernels, of which no times were published with their machine code, a bound alone. --cases prints every case.
 """
 
 import argparse
@@ -190,6 +190,28 @@ def fp8_case(name, found, m, n, k):
                 m * k + n * k + 4 * m * ceil(k, 128) + 2 * m * n, 2 * m * n * k)
 
 
+# Attention's backward kernels for Hopper: object, kernel, dim, keys and queries of a step, KiB of shared memory that its products
+# read and that all else moves (tiles, weights and dQ; P and dS where they stand there).
+BACKWARD = [
+    ("attention_backward_d128_cuda_sm90.cu attention::backward_sm90_kernel", 128, 128, 64, 256, 112),
+    ("attention_backward_d192_cuda_sm90.cu attention::wide_backward_sm90_kernel", 192, 64, 64, 192, 184),
+    ("attention_backward_d256_cuda_sm90.cu attention::wide_backward_sm90_kernel", 256, 64, 64, 248, 232),
+]
+
+
+def backward_rows(found, clock):
+    """Cells of a table: a step's cycles of the tensor cores, of shared memory at 128 bytes each, issue slots of a scheduler, which
+    has a warp of each of two warpgroups, and TFLOP/s where the longest of them is all."""
+    rows = []
+    for kernel, dim, keys, queries, read, moved in BACKWARD:
+        operations = 10 * keys * queries * dim
+        loops = found[kernel]
+        cycles = (operations / BF16, (read + moved) * 1024 / 128, sum(loop.slots() for loop in loops) * 2 / len(loops))
+        tflops = operations * MULTIPROCESSORS * clock * 1e9 / max(cycles) / 1e12
+        rows.append((f"{dim}, {queries} x {keys}", *(f"{c:,.0f}" for c in cycles), f"{tflops:.0f}"))
+    return rows
+
+
 # Of wgmma's rate on Hopper; kernels/README.md, "mma.sync".
 MMA_SYNC = 0.62
 
@@ -249,6 +271,9 @@ def main():
           + ", ".join(f"{key} {value:.3g}" for key, value in constants.items()))
     print("| ours | TFLOP/s by the account | theirs, same shape | TFLOP/s by the account | ours / theirs |\n|---|---|---|---|---|")
     for row in our_rows(found, constants):
+        print("| " + " | ".join(row) + " |")
+    print("| attention backward, wgmma, a step | tensor cores | shared memory | instructions | TFLOP/s at most |\n|---|---|---|---|---|")
+    for row in backward_rows(found, constants["clock"]):
         print("| " + " | ".join(row) + " |")
 
 
