@@ -2,6 +2,6 @@
 
 namespace trireme::cuda::attention {
 
-template void wide_backward_sm90<192>(const AttentionGpuBackward&);
+template void wide_backward_sm90<192, 192>(const AttentionGpuBackward&);
 
 }  // namespace trireme::cuda::attention

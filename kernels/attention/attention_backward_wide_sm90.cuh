@@ -21,7 +21,7 @@
 namespace trireme::cuda::attention {
 
 /// `kHeadSize` of q and k, `kValueSize` of v.
-template <int kHeadSize, int kValueSize = kHeadSize>
+template <int kHeadSize, int kValueSize>
 struct HopperWideBackward {
   static constexpr int kD = kHeadSize, kDv = kValueSize;
   static_assert(kD > 128 && kD <= 256 && kDv <= kD);
@@ -341,12 +341,12 @@ __device__ __forceinline__ void consume_outputs(typename B::Smem& s, const Hoppe
                        args.scale);
 }
 
-template <int kD>
-__global__ void __launch_bounds__(HopperWideBackward<kD>::kThreads, 1)
+template <int kD, int kDv>
+__global__ void __launch_bounds__(HopperWideBackward<kD, kDv>::kThreads, 1)
     wide_backward_sm90_kernel(const __grid_constant__ HopperBackwardMaps maps,
                               const __grid_constant__ AttentionGpuBackward args,
                               const __grid_constant__ BlockOrder order, int query_tiles) {
-  using B = HopperWideBackward<kD>;
+  using B = HopperWideBackward<kD, kDv>;
   auto& s = smem<typename B::Smem>();
   const BlockOrder::Place place = place_of_block<B>(s, args, order);
   typename B::Work work(args, place.tile, place.group, query_tiles);
@@ -378,9 +378,9 @@ __global__ void __launch_bounds__(HopperWideBackward<kD>::kThreads, 1)
   }
 }
 
-template <int kD>
+template <int kD, int kDv>
 void wide_backward_sm90(const AttentionGpuBackward& args) {
-  launch_backward<HopperWideBackward<kD>>(wide_backward_sm90_kernel<kD>, args);
+  launch_backward<HopperWideBackward<kD, kDv>>(wide_backward_sm90_kernel<kD, kDv>, args);
 }
 
 }  // namespace trireme::cuda::attention

@@ -15,8 +15,8 @@ void backward_bf16(const AttentionGpuBackward& args);
 /// Of 64 and 128 columns, where AttentionHopperKernels::serves_backward.
 template <int kD>
 void backward_sm90(const AttentionGpuBackward& args);
-/// Likewise of 192 and 256 columns.
-template <int kD>
+/// Likewise of 192 and 256 columns, kDv of v.
+template <int kD, int kDv>
 void wide_backward_sm90(const AttentionGpuBackward& args);
 
 void forward_f32(const AttentionGpuForward& args);

@@ -37,7 +37,7 @@ bool serves_backward(const AttentionGpuBackward& args) {
 void backward(const AttentionGpuBackward& args) {
   const std::int64_t d = args.shape.head_dim;
   if (d <= 128) return (d <= 64 ? backward_sm90<64> : backward_sm90<128>)(args);
-  (d <= 192 ? wide_backward_sm90<192> : wide_backward_sm90<256>)(args);
+  (d <= 192 ? wide_backward_sm90<192, 192> : wide_backward_sm90<256, 256>)(args);
 }
 
 }  // namespace
