@@ -202,6 +202,26 @@ TEST_P(AttentionHopperGradient, ranges_leave_the_tokens_behind_them_alone) {
   }
 }
 
+/// An infinite value at the last position makes dP infinite of all queries; the weights of those
+/// that do not see it are zero, and so must dS be.
+TEST_P(AttentionHopperGradient, values_leave_the_queries_before_them_alone) {
+  constexpr std::int64_t kTokens = 70;
+  for (const std::int64_t head_dim : {64, 256}) {
+    const auto dq_of = [&](bool poisoned) {
+      Problem problem = problem_of({1, 1, 1, head_dim}, {{0, kTokens}}, {{0, kTokens}});
+      const Wanted wanted = wanted_of(problem);
+      const std::int64_t row = problem.qkv_kv.view().shape[1];
+      if (poisoned) problem.qkv_kv.set((kTokens - 1) * row + 16 + head_dim, INFINITY);
+      const Gradients g = run_backward(GetParam(), 1, problem, wanted.lse, wanted.delta,
+                                       {Determinism::kEqualBits, {&wgmma_attention}});
+      std::vector<double> dq = packed(heads(g.dq, problem.c, 1));
+      dq.resize(static_cast<std::size_t>((kTokens - 1) * head_dim));
+      return dq;
+    };
+    EXPECT_EQ(dq_of(true), dq_of(false)) << head_dim;
+  }
+}
+
 /// Queries that see no key of the call have lse -inf, those whose keys are elsewhere a finite one.
 TEST_P(AttentionHopperGradient, queries_without_keys_get_nothing) {
   const Problem problem = problem_of({1, 1, 1, 128}, {{0, 300}}, {{140, 40}});
