@@ -113,7 +113,7 @@ for name in "${names[@]}"; do
         -DHEAD_SIZE="${kernel%_*}" -DCAUSAL="$([[ $kernel == *causal ]] && echo true || echo false)" -c "$here/$name.cu" -o "$object"
       objects+=("$object")
     done
-    "$root/scripts/check_sass.py" --scale "${objects[@]}"
+    python3 "$root/scripts/check_sass.py" --scale "${objects[@]}"
     ;;
   layouts)
     "$nvcc" -std=c++17 -O1 -w --expt-relaxed-constexpr -I"$cutlass/include" "$here/cute_layouts.cu" -o "$work/cute_layouts"

@@ -42,7 +42,7 @@ def edits(statement):
         if len(changed) == len(number[2]):
             yield "constant", statement[: number.start(2)] + changed + statement[number.end(2):]
     registers = list(re.finditer(r"(%(?:r|rd|f)\d+), (%(?:r|rd|f)\d+);$", statement))
-    if registers and registers[0][1] != registers[0][2] and statement.startswith(("sub", "setp", "shr", "div", "rem", "st.")):
+    if registers and registers[0][1] != registers[0][2] and statement.startswith(("sub", "setp.l", "setp.g", "shr", "div", "rem", "st.")):
         a, b = registers[0][1], registers[0][2]
         if a.rstrip("0123456789") == b.rstrip("0123456789"):
             yield "operands", statement[: registers[0].start()] + f"{b}, {a};"
