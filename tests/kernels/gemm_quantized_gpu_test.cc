@@ -66,7 +66,7 @@ TEST_P(GemmQuantizedGpu, blocks_of_rows_of_both) {
   Context context = test_context(GetParam());
   const ScaleDim k = dim_of(128, {{300, 84}}), rows = dim_of(1, {{200, 0}, {kRows - 200, 50}});
   for (const auto& [of_a, of_b] : kFormats)
-    expect_stored(context, {of_a, rows, k, 1}, {of_b, {136, 1, 3}, k, 2}, true);
+    expect_stored(context, {of_a, rows, k, 1}, {of_b, {156, 1, 3}, k, 2}, true);
   expect_stored(context, {kE4M3, {67, 1}, k, 3}, {kE5M2, {71, 1}, k, 4}, true);
 }
 
@@ -81,7 +81,7 @@ TEST_P(GemmQuantizedGpu, one_scale_for_a_part) {
                   {kE4M3, dim_of(0, {{72, 0}, {40, 8}, {64, 2}}), whole, 4}, false);
   }
   for (const auto& [of_a, of_b] : kFormats)
-    expect_stored(context, {of_a, parts, whole, 5}, {of_b, {72, 0}, whole, 6}, true);
+    expect_stored(context, {of_a, parts, whole, 5}, {of_b, {92, 0}, whole, 6}, true);
   expect_stored(context, {kE4M3, tokens, whole, 7},
                 {kE4M3, dim_of(0, {{33, 0}, {38, 0}}), whole, 8}, false);
 }
