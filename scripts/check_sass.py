@@ -50,6 +50,11 @@ class Kernel:
         found = re.search(r"\bBRA\S*\s.*?(0x[0-9a-f]+)", self.code[i][1])
         return self.at.get(int(found.group(1), 16)) if found else None
 
+    def leaves(self, i):
+        """The next instruction never follows this one."""
+        instruction = self.code[i][1]
+        return bool(re.match(r"(BRA|EXIT|RET)\b", instruction)) and not re.search(r"BRA\.(U\.ANY|DIV)|BRA !?U?P", instruction)
+
     def loops(self):
         """[first, last] of each: a branch backwards closes it."""
         spans = []
@@ -68,6 +73,51 @@ class Kernel:
             if PRODUCT.search(instruction) and around:
                 found.add(min(around, key=lambda span: span[1] - span[0]))
         return sorted(found)
+
+    def shortest_way(self, start, end):
+        """The fewest instructions from one to another behind it, both among them; none where no way leads there."""
+        before, waiting = {start: None}, [start]
+        for i in waiting:
+            if i == end:
+                break
+            to = self.target(i)
+            for following in ([] if self.leaves(i) else [i + 1]) + ([] if to is None else [to]):
+                if start < following <= end and following not in before:
+                    before[following] = i
+                    waiting.append(following)
+        way, i = [], end if end in before else None
+        while i is not None:
+            way.append(i)
+            i = before[i]
+        return way[::-1]
+
+    def shortest_turn(self, span):
+        """The fewest instructions of a turn of a loop that passes all its products, as a tile without a mask does; the whole
+        loop where no way passes them all."""
+        turn = [span[0]]
+        for stop in [i for i in range(span[0], span[1] + 1) if PRODUCT.search(self.code[i][1])] + [span[1]]:
+            way = self.shortest_way(turn[-1], stop)
+            if not way:
+                return list(range(span[0], span[1] + 1))
+            turn += way[1:]
+        return turn
+
+    def shared_cycles(self, turn):
+        """Cycles of shared memory, at 128 bytes each, that a warpgroup's instructions take: operands of wgmma that stand
+        there, stores without conflicts, loads of what lanes share (numbers of a row or column), and shuffles, which take
+        the same way."""
+        cycles = 0
+        for i in turn:
+            instruction = self.code[i][1]
+            product = re.search(r"\b[HQ]GMMA\.64x(\d+)x\S+ R\d+, (R\d+, )?", instruction)
+            store = re.search(r"\bSTSM?\b(?:\.\w+)*?(?:\.(128|64|4|2))?\s", instruction)
+            if product:
+                cycles += int(product.group(1)) // 4 + (0 if product.group(2) else 16)
+            elif store:
+                cycles += 4 * {"128": 4, "4": 4, "64": 2, "2": 2, None: 1}[store.group(1)]
+            elif re.search(r"\b(LDSM?|SHFL)\b", instruction):
+                cycles += 4
+        return cycles
 
     def count(self, pattern, span=None):
         first, last = span or (0, len(self.code) - 1)
@@ -109,8 +159,7 @@ class Kernel:
                 to = self.target(i)
                 if to is not None:
                     waiting.append(to)
-                always = not instruction.startswith("@") and not re.search(r"BRA\.(U\.ANY|DIV)|BRA !?U?P", instruction)
-                if always and re.match(r"(BRA|EXIT|RET)\b", instruction):
+                if self.leaves(i):
                     break
                 i += 1
         return highest
@@ -183,17 +232,17 @@ def facts_of(files, cuobjdump):
 
 def scale_of(kernel):
     """A line for each main loop: instructions, products, instructions a product, special functions, fences, accesses of
-    local memory."""
+    local memory, loads under way, instructions of a turn without a mask and its cycles of shared memory."""
     name = re.sub(r"\(.*", "", re.sub(r"<.*", "", kernel.name)).strip()
     for span in kernel.main_loops():
-        length, products = span[1] - span[0] + 1, kernel.count(PRODUCT, span)
+        length, products, turn = span[1] - span[0] + 1, kernel.count(PRODUCT, span), kernel.shortest_turn(span)
         yield (name, length, products, round(length / products, 1), kernel.count(SPECIAL, span), kernel.count(FENCE, span), kernel.count(LOCAL, span),
-               kernel.count(LOCAL) - kernel.count(LOCAL, span), kernel.loads_under_way())
+               kernel.count(LOCAL) - kernel.count(LOCAL, span), kernel.loads_under_way(), len(turn), kernel.shared_cycles(turn))
 
 
 def print_scale(files, cuobjdump):
-    print("| file | kernel | instructions | products | instructions a product | special functions | fences | local inside | outside | loads under way |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("| file | kernel | instructions | products | instructions a product | special functions | fences | local inside | outside | loads under way | shortest turn | shared memory |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     rows = dict.fromkeys((file.name.removesuffix(".o"), *row) for file in files for kernel in kernels_of(cuobjdump, file) for row in scale_of(kernel))
     for row in rows:
         print("| " + " | ".join(str(cell) for cell in row) + " |")

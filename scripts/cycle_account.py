@@ -7,15 +7,17 @@ A multiprocessor works through a main loop in the time of its tensor cores or of
 and a part of the other that does not overlap. Around that there are whole waves of tiles, each with a fixed cost, the
 bytes of the operands, and a launch:
 
-    loop   = max(T, I) + overlap min(T, I)                        cycles
-    time   = launch + max(waves (steps loop + tile) / clock, bytes / bandwidth)
+    loop   = max(T, I, S) + overlap min(T, I)                     cycles
+    time   = launches launch + max(waves (steps loop + tile) / clock, bytes / bandwidth) + bytes beside / bandwidth
 
 T: operations of the tile's step over 4,096 (bf16) or 8,192 (fp8) a cycle; I: issue slots of one of the four schedulers,
 an instruction each and eight for a special function (exponentials go at a quarter of a warp's width a cycle and less).
+S, of attention's backward pass, which it bounds: bytes of shared memory over 128 a cycle, what products read there, what
+warps store and load, and what TMA brings and takes. Bytes beside: of kernels before and after.
 Instructions are read from the tests/bench/results/*/main_loops.md (scripts/check_sass.py --scale), of a kernel from the newest. The
 five constants (overlap, tile, clock, bandwidth, launch) are fitted to published times of DeepGEMM (H800) and FlashAttention-3
-(H100); the error of a case is that of constants fitted to all others. Then the same account of ours, and of
-attention's backward kernels, of which no times were published with their machine code, a bound alone. --cases prints every case.
+(H100); the error of a case is that of constants fitted to all others. Times that were measured otherwise are checked, not
+fitted to. Then the same account of ours. --cases prints every case.
 """
 
 import argparse
@@ -44,6 +46,19 @@ DEEP_GEMM = [
 # FlashAttention-3, forward, bf16, head size 128, 16 heads, no mask, H100: github.com/pytorch/benchmark/pull/2391
 # (2024-07-23): sequences, tokens, TFLOP/s.
 FLASH_ATTENTION_3 = [(32, 512, 430.32), (16, 1024, 517.099), (8, 2048, 565.544), (4, 4096, 590.233), (2, 8192, 614.234), (1, 16384, 620.73)]
+FLASH_SEQUENCES = (512, 1024, 2048, 4096, 8192, 16384)
+# Its backward pass, fp16, no mask, H100, 16,384 tokens of 2,048: arXiv 2407.08608, figure 6: head size, TFLOP/s of sequences
+# of 512 to 16,384. Bytes of 14 an element pass before and after: O and dO are read, sums of dQ cleared, then rounded.
+FLASH_ATTENTION_3_BACKWARD = {64: (272, 363, 422, 453, 472, 474), 128: (316, 424, 501, 542, 559, 561)}
+BESIDE_BACKWARD = 14
+# The same in bf16, head size 128, 4 sequences, 48 heads, H100, of 1,024 to 8,192 tokens, whole calls through autograd:
+# github.com/meta-pytorch/tritonbench/pull/1256 (2026-09-04, no mask, TFLOP/s) and 1267 (2026-09-15, causal, us).
+AUTOGRAD = (313.324, 434.825, 519.827, 561.410)
+AUTOGRAD_CAUSAL = (709.66, 1631.26, 4643.46, 15308.16)
+# Head size 256, 16,384 tokens, no mask, H200, TFLOP/s: github.com/Dao-AILab/flash-attention/pull/2889 (2026-09-14).
+FLASH_ATTENTION_3_D256 = 480
+# Ours on an H200, causal, dQ in any order, by Nsight: tests/bench/results/2026-11-27-hopper-fp8.
+OURS_BACKWARD = {128: 571, 64: 253}
 
 
 @dataclasses.dataclass
@@ -51,6 +66,8 @@ class Loop:
     instructions: float
     products: int
     special: int = 0
+    turn: float = 0  # instructions of a tile without a mask
+    shared: float = 0  # cycles of shared memory that a warpgroup's instructions take in it
 
     def slots(self):
         return self.instructions + 7 * self.special
@@ -68,11 +85,17 @@ class Case:
     bytes: float
     operations: float
     published: float = 0.0  # TFLOP/s
+    shared: float = 0.0
+    beside: float = 0.0  # bytes
+    launches: int = 1
+
+    def loop(self, c):
+        return max(self.tensor, self.issue, self.shared) + c["overlap"] * min(self.tensor, self.issue)
 
     def seconds(self, c):
-        loop = max(self.tensor, self.issue) + c["overlap"] * min(self.tensor, self.issue)
-        compute = self.tiles * (self.steps * loop + c["tile"]) / (c["clock"] * 1e9)
-        return c["launch"] * 1e-6 + max(compute, self.bytes / (c["bandwidth"] * 1e12))
+        compute = self.tiles * (self.steps * self.loop(c) + c["tile"]) / (c["clock"] * 1e9)
+        bandwidth = c["bandwidth"] * 1e12
+        return self.launches * c["launch"] * 1e-6 + max(compute, self.bytes / bandwidth) + self.beside / bandwidth
 
     def tflops(self, c):
         return self.operations / self.seconds(c) / 1e12
@@ -87,8 +110,9 @@ def main_loops():
     for table in sorted((ROOT / "tests/bench/results").glob("*/main_loops.md")):
         of_table = {}
         for line in table.read_text().splitlines()[2:]:
-            file, kernel, instructions, products, _, special = [cell.strip() for cell in line.strip("| ").split("|")][:6]
-            of_table.setdefault(f"{file} {kernel}", []).append(Loop(int(instructions), int(products), int(special)))
+            file, kernel, instructions, products, _, special, *others = [cell.strip() for cell in line.strip("| ").split("|")]
+            turn, shared = others[4:] or (0, 0)
+            of_table.setdefault(f"{file} {kernel}", []).append(Loop(int(instructions), int(products), int(special), int(turn), int(shared)))
         found.update(of_table)
     return found
 
@@ -129,10 +153,68 @@ def attention_case(name, loop, sequences, tokens, published=0.0, queries=128, ke
                 loop.slots() * queries / 64, 4 * sequences * tokens * heads * dim * 2, 4 * sequences * heads * tokens * tokens * dim, published)
 
 
+def mean_loop(loops):
+    return Loop(*(sum(values) / len(loops) for values in zip(*(dataclasses.astuple(loop) for loop in loops))))
+
+
+@dataclasses.dataclass
+class Backward:
+    """A kernel that owns keys, 64 or half of them for each of two warpgroups, and streams queries past them."""
+
+    name: str
+    loop: Loop
+    queries: int
+    keys: int = 128
+    sums: int = 4  # bytes an element of dQ that TMA takes from shared memory
+
+    def case(self, sequences, tokens, heads, dim, causal=False, published=0.0, passes=True):
+        """Without a mask whole waves; causal, blocks with the most queries begin first, so that all end together.
+        passes: with those before and after."""
+        blocks, elements = ceil(tokens, self.keys), sequences * tokens * heads * dim
+        steps = sum(ceil(tokens - block * self.keys if causal else tokens, self.queries) for block in range(blocks)) / blocks
+        tiles = sequences * heads * blocks / MULTIPROCESSORS
+        return Case(f"{self.name} [{sequences}, {tokens}, {heads}, {dim}]{', causal' if causal else ''}",
+                    tiles if causal else math.ceil(tiles), steps, 10 * self.queries * self.keys * dim / BF16,
+                    2 * (self.loop.turn + 7 * self.loop.special), 16 * elements, 10 * elements * tokens / (2 if causal else 1), published,
+                    2 * self.loop.shared + self.queries * dim * (4 + self.sums) / 128, BESIDE_BACKWARD * elements if passes else 0,
+                    3 if passes else 1)
+
+
+def backward_kernels(found):
+    """{(head size, causal): FlashAttention-3's}, {head size: ours}; tiles as they choose them."""
+    name, theirs = "FlashAttention-3 backward", "flash_attention_3_backward_d{}{} cutlass::device_kernel"
+    tiles = {(64, False): (128, 128, 4), (64, True): (128, 128, 4), (128, False): (80, 128, 4), (128, True): (64, 128, 4), (256, False): (64, 80, 0)}
+    fa3 = {key: Backward(name, min(found[theirs.format(key[0], "_causal" if key[1] else "")], key=lambda loop: loop.turn), *tile)
+           for key, tile in tiles.items()}
+    ours = {dim: Backward("attention backward, wgmma", found[f"attention_backward_d{dim}_cuda_sm90.cu attention::backward_sm90_kernel"][0], queries)
+            for dim, queries in ((64, 128), (128, 64))}
+    for dim in (192, 256):  # two warpgroups with a loop each
+        loops = found[f"attention_backward_d{dim}_cuda_sm90.cu attention::wide_backward_sm90_kernel"]
+        ours[dim] = Backward("attention backward, wgmma", mean_loop(loops), 64, 64)
+    return fa3, ours
+
+
 def published_cases(found):
     fp8 = loop_of(found, "deep_gemm deep_gemm::sm90_fp8_gemm_1d2d_impl", 32)
     fa3 = loop_of(found, "flash_attention_3 cutlass::device_kernel", 19)
-    return [deep_gemm_case(fp8, *case) for case in DEEP_GEMM] + [attention_case("FlashAttention-3", fa3, *case) for case in FLASH_ATTENTION_3]
+    backward = [backward_kernels(found)[0][dim, False].case(16384 // tokens, tokens, 2048 // dim, dim, published=tflops)
+                for dim, of_dim in FLASH_ATTENTION_3_BACKWARD.items() for tokens, tflops in zip(FLASH_SEQUENCES, of_dim)]
+    return ([deep_gemm_case(fp8, *case) for case in DEEP_GEMM] + [attention_case("FlashAttention-3", fa3, *case) for case in FLASH_ATTENTION_3]
+            + backward)
+
+
+def checked_cases(found):
+    """Measured and not fitted to: other hands' whole calls, another head size, and ours."""
+    fa3, ours = backward_kernels(found)
+    cases = []
+    for tokens, tflops, microseconds in zip(FLASH_SEQUENCES[1:], AUTOGRAD, AUTOGRAD_CAUSAL):
+        cases.append(fa3[128, False].case(4, tokens, 48, 128, published=tflops))
+        causal = fa3[128, True].case(4, tokens, 48, 128, causal=True)
+        cases.append(dataclasses.replace(causal, published=causal.operations / microseconds / 1e6))
+    cases.append(fa3[256, False].case(1, 16384, 8, 256, published=FLASH_ATTENTION_3_D256))
+    cases.append(ours[128].case(1, 8192, 32, 128, causal=True, published=OURS_BACKWARD[128], passes=False))
+    cases.append(ours[64].case(16, 1024, 12, 64, causal=True, published=OURS_BACKWARD[64], passes=False))
+    return cases
 
 
 START = {"overlap": 0.5, "tile": 1000.0, "clock": 1.6, "bandwidth": 2.7, "launch": 2.0}
@@ -190,28 +272,6 @@ def fp8_case(name, found, m, n, k):
                 m * k + n * k + 4 * m * ceil(k, 128) + 2 * m * n, 2 * m * n * k)
 
 
-# Attention's backward kernels for Hopper: object, kernel, dim, keys and queries of a step, KiB of shared memory that its products
-# read and that all else moves (tiles, weights and dQ; P and dS where they stand there).
-BACKWARD = [
-    ("attention_backward_d128_cuda_sm90.cu attention::backward_sm90_kernel", 128, 128, 64, 256, 112),
-    ("attention_backward_d192_cuda_sm90.cu attention::wide_backward_sm90_kernel", 192, 64, 64, 192, 184),
-    ("attention_backward_d256_cuda_sm90.cu attention::wide_backward_sm90_kernel", 256, 64, 64, 248, 232),
-]
-
-
-def backward_rows(found, clock):
-    """Cells of a table: a step's cycles of the tensor cores, of shared memory at 128 bytes each, issue slots of a scheduler, which
-    has a warp of each of two warpgroups, and TFLOP/s where the longest of them is all."""
-    rows = []
-    for kernel, dim, keys, queries, read, moved in BACKWARD:
-        operations = 10 * keys * queries * dim
-        loops = found[kernel]
-        cycles = (operations / BF16, (read + moved) * 1024 / 128, sum(loop.slots() for loop in loops) * 2 / len(loops))
-        tflops = operations * MULTIPROCESSORS * clock * 1e9 / max(cycles) / 1e12
-        rows.append((f"{dim}, {queries} x {keys}", *(f"{c:,.0f}" for c in cycles), f"{tflops:.0f}"))
-    return rows
-
-
 # Of wgmma's rate on Hopper; kernels/README.md, "mma.sync".
 MMA_SYNC = 0.62
 
@@ -243,6 +303,12 @@ def our_cases(found):
         # A warp has 16 queries, a loop takes 64 keys; eight warps a multiprocessor.
         case = attention_case("attention forward, mma.sync", attention, sequences, tokens, keys=64)
         rows.append((dataclasses.replace(case, tensor=case.tensor / MMA_SYNC), attention_case("FlashAttention-3", fa3, sequences, tokens)))
+    theirs, own = backward_kernels(found)
+    for causal in (False, True):
+        for shape in ((4, 4096, 16, 128), (1, 16384, 16, 128), (4, 4096, 32, 64), (1, 16384, 32, 64)):
+            rows.append((own[shape[3]].case(*shape, causal, passes=False), theirs[shape[3], causal].case(*shape, causal, passes=False)))
+    for shape in ((4, 4096, 8, 256), (1, 16384, 8, 256)):
+        rows.append((own[256].case(*shape, passes=False), theirs[256, False].case(*shape, passes=False)))
     return rows
 
 
@@ -271,9 +337,6 @@ def main():
           + ", ".join(f"{key} {value:.3g}" for key, value in constants.items()))
     print("| ours | TFLOP/s by the account | theirs, same shape | TFLOP/s by the account | ours / theirs |\n|---|---|---|---|---|")
     for row in our_rows(found, constants):
-        print("| " + " | ".join(row) + " |")
-    print("| attention backward, wgmma, a step | tensor cores | shared memory | instructions | TFLOP/s at most |\n|---|---|---|---|---|")
-    for row in backward_rows(found, constants["clock"]):
         print("| " + " | ".join(row) + " |")
 
 

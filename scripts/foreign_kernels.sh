@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs kernels of other projects, which hardware has proved, on the interpreter of PTX (kernels/ptx_host), to the right numbers.
 #
-#   scripts/foreign_kernels.sh [options] [NAME...]      cutlass deep_gemm flash_attention_2 flash_attention_3 (the default), layouts, sums
+#   scripts/foreign_kernels.sh [options] [NAME...]      cutlass deep_gemm flash_attention_2 flash_attention_3 (the default), layouts, sums,
+#                                                       flash_attention_3_backward
 #
 #   --cutlass FOLDER            a checkout of CUTLASS (include/, test/unit/); wanted by all but sums
 #   --deep-gemm FOLDER          of DeepGEMM (deep_gemm/include/)
@@ -12,7 +13,8 @@
 #
 # A checkout that is not named is cloned from GitHub. Nothing of theirs enters this tree; a line for each case and their
 # versions are printed, for tests/bench/results. layouts and sums write the tables tests/golden/cute_layouts.txt and
-# tensor_core_sums.txt anew (sums: python3 with torch and mmasim). Needs nvcc; no GPU. CUTLASS' unit tests take minutes each.
+# tensor_core_sums.txt anew (sums: python3 with torch and mmasim). flash_attention_3_backward compiles its kernels to machine
+# code and prints their main loops (scripts/check_sass.py --scale). Needs nvcc; no GPU. CUTLASS' unit tests take minutes each.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -67,6 +69,13 @@ run() { # NAME ARGUMENTS...
   [ "$mutations" = 0 ] || "$root/tests/mutation/mutate_ptx.py" --count "$mutations" "$work/$name" "$@" || failed=1
 }
 
+flash_attention_3() { # sets $options: as its own build compiles
+  folder=$(checkout flash_attention https://github.com/Dao-AILab/flash-attention.git)
+  options=(--use_fast_math -I"$folder/hopper" -I"$cutlass/include")
+  for option in PAGEDKV SPLIT APPENDKV LOCAL SOFTCAP PACKGQA FP16 VARLEN SM8x; do options+=("-DFLASHATTENTION_DISABLE_$option"); done
+  options+=(-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED -DCUTLASS_ENABLE_GDC_FOR_SM90 -DNDEBUG)
+}
+
 for name in "${names[@]}"; do
   [ "$name" = sums ] || cutlass=$(checkout cutlass https://github.com/NVIDIA/cutlass.git)
   case $name in
@@ -91,13 +100,20 @@ for name in "${names[@]}"; do
     run flash_attention_2
     ;;
   flash_attention_3)
-    folder=$(checkout flash_attention https://github.com/Dao-AILab/flash-attention.git)
-    options=()
-    for option in PAGEDKV SPLIT APPENDKV LOCAL SOFTCAP PACKGQA FP16 VARLEN SM8x; do options+=("-DFLASHATTENTION_DISABLE_$option"); done
-    options+=(-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED -DCUTLASS_ENABLE_GDC_FOR_SM90 -DNDEBUG) # as its own build has them
-    program flash_attention_3 c++17 "$here/flash_attention_3.cu" "" --use_fast_math "${options[@]}" -I"$folder/hopper" \
-      -I"$cutlass/include"
+    flash_attention_3
+    program flash_attention_3 c++17 "$here/flash_attention_3.cu" "" "${options[@]}"
     run flash_attention_3
+    ;;
+  flash_attention_3_backward)
+    flash_attention_3
+    objects=()
+    for kernel in 64 64_causal 128 128_causal 256; do
+      object=$work/flash_attention_3_backward_d$kernel.o
+      "$nvcc" -std=c++17 -O3 -w -gencode arch=compute_90a,code=sm_90a --expt-relaxed-constexpr --expt-extended-lambda "${options[@]}" \
+        -DHEAD_SIZE="${kernel%_*}" -DCAUSAL="$([[ $kernel == *causal ]] && echo true || echo false)" -c "$here/$name.cu" -o "$object"
+      objects+=("$object")
+    done
+    python3 "$root/scripts/check_sass.py" --scale "${objects[@]}"
     ;;
   layouts)
     "$nvcc" -std=c++17 -O1 -w --expt-relaxed-constexpr -I"$cutlass/include" "$here/cute_layouts.cu" -o "$work/cute_layouts"

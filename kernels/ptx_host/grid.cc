@@ -131,7 +131,7 @@ void run_cluster(Cluster& cluster) {
     cluster.pending.pop_front();
     arrival();
   }
-  if (!cluster.pending.empty() && !options().open_loads)
+  if (!cluster.pending.empty() && !options().open_copies)
     throw PtxError(cluster.launch->program->name + ": a TMA load is open at the kernel's end");
 }
 

@@ -10,9 +10,9 @@ struct Options {
   /// TRIREME_PTX_APPROXIMATE=worst: approximate instructions are off by the manual's bound;
   /// otherwise exact.
   bool worst_approximations = false;
-  /// TRIREME_PTX_OPEN_LOADS=allowed: a block may end before its TMA loads have arrived; otherwise
-  /// an error.
-  bool open_loads = false;
+  /// TRIREME_PTX_OPEN_LOADS=allowed: a block may end before its TMA loads have arrived, a warp
+  /// before its TMA stores have been waited for; otherwise errors.
+  bool open_copies = false;
 };
 const Options& options();
 

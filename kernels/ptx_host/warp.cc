@@ -1,6 +1,7 @@
 // Lanes of a warp run together where they stand together: the group that is furthest behind goes
 // first, so that branches join again where the compiler laid them out to.
 #include "kernels/ptx_host/machine.h"
+#include "kernels/ptx_host/options.h"
 
 namespace trireme::ptx {
 namespace {
@@ -167,6 +168,8 @@ void Warp::end_lanes(std::uint32_t mask) {
   if (live == 0) {
     for (const auto& flight : flights)
       if (!flight->products.empty()) fail("a wgmma is open at the kernel's end");
+    if (!stores.empty() && !options().open_copies)
+      fail("a TMA store that nobody waited for is open at the kernel's end");
     for (BulkStore& store : stores) store.perform();
     stores.clear();
   }

@@ -1,6 +1,7 @@
 #pragma once
 // Where a thread may run, on machines of any size: a plain cpu_set_t ends at CPU 1023.
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <cstddef>
@@ -25,6 +26,9 @@ class CpuMask {
   [[nodiscard]] bool read() { return ::sched_getaffinity(0, bytes(), set_) == 0; }
   /// Keeps the calling thread, and those it starts later, on these CPUs; false: the system refuses.
   bool apply() const { return ::sched_setaffinity(0, bytes(), set_) == 0; }
+  bool apply(pthread_t thread) const {
+    return ::pthread_setaffinity_np(thread, bytes(), set_) == 0;
+  }
 
  private:
   [[nodiscard]] static std::size_t bytes() { return CPU_ALLOC_SIZE(kCpusMax); }

@@ -15,9 +15,10 @@ class Backoff {
     int yields = 64;
     long longest_sleep_ns = 50'000;
   };
-  /// Of who has a core of its own: it stays awake for some milliseconds, longer than ranks of a
-  /// pipeline wait for each other where a few microseconds count.
-  static constexpr Patience kAlone = {4096, 8'000};
+  /// Of who is kept on a core, alone or with as many as on every other: it stays awake for some
+  /// milliseconds, longer than ranks of a pipeline wait for each other where a few microseconds
+  /// count.
+  static constexpr Patience kAwake = {4096, 8'000};
 
   Backoff() = default;
   explicit Backoff(const Patience& patience) noexcept : patience_(patience) {}

@@ -129,8 +129,12 @@ Launch::~Launch() {
   if (std::uncaught_exceptions() == 0) MPI_Finalize();
 }
 
-void Launch::expect_own_core() {
-  if (engine_) engine_->expect_own_core();
+void Launch::wait_awake() {
+  if (engine_) engine_->wait_awake();
+}
+
+void Launch::keep_communication_on(std::span<const int> cpus) {
+  if (engine_) engine_->keep_on(cpus);
 }
 
 void Launch::check_collectives(bool on) {

@@ -2,6 +2,7 @@
 // How this process was started: alone, or as one of several ranks by mpirun or srun.
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "comm/communicator.h"
@@ -52,8 +53,10 @@ class Launch {
   /// messages each time. Every rank calls it at the same place.
   void check_collectives(bool on);
 
-  /// No other rank computes where this one does: it does not leave its core while it waits.
-  void expect_own_core();
+  /// The ranks of the host are kept on cores: this one stays awake while it waits for others.
+  void wait_awake();
+  /// Keeps the thread that moves transfers on these CPUs.
+  void keep_communication_on(std::span<const int> cpus);
 
   /// Ends every rank of the job with `code`; does not return. Safe on any thread, also unwinding.
   [[noreturn]] void abort(int code) noexcept;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/cpu_mask.h"
 #include "base/signal_free_thread.h"
 
 namespace trireme {
@@ -31,6 +32,12 @@ void MpiEngine::complete(MPI_Request request, const char* operation) {
     }
     if (done == 0) backoff.pause();
   }
+}
+
+void MpiEngine::keep_on(std::span<const int> cpus) {
+  CpuMask mask;
+  for (const int cpu : cpus) mask.add(cpu);
+  mask.apply(thread_.native_handle());
 }
 
 void MpiEngine::attach(TransferQueue& queue) {

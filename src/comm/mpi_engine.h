@@ -1,12 +1,13 @@
 #pragma once
 // What all communicators of a process share: the lock around every MPI call, and a thread that
-// moves started transfers along beside the work of others. Who waits for one on a core of its own
-// moves it along itself: to be woken takes longer than a small transfer. No call under the lock
-// blocks, so neither waits long.
+// moves started transfers along beside the work of others. Who waits for one where ranks are kept
+// on cores moves it along itself: to be woken takes longer than a small transfer. No call under the
+// lock blocks, so neither waits long.
 
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -40,14 +41,16 @@ class MpiEngine {
 
   void attach(TransferQueue& queue);
   void detach(TransferQueue& queue);
-  /// Every rank of the host has a core.
-  void expect_own_core() { own_core_ = true; }
-  [[nodiscard]] bool has_own_core() const { return own_core_; }
+  /// Whoever waits for a transfer moves it along, and stays awake for it.
+  void wait_awake() { awake_ = true; }
+  [[nodiscard]] bool waits_awake() const { return awake_; }
+  /// Keeps the thread on these CPUs.
+  void keep_on(std::span<const int> cpus);
   /// Moves transfers along until `done()`.
   template <class Done>
   void advance_until(const Done& done) {
     const Waiting waiting(*this);
-    Backoff backoff(Backoff::kAlone);
+    Backoff backoff(Backoff::kAwake);
     while (!done()) try_to_advance() ? backoff.reset() : backoff.pause();
   }
   /// One transfer more, one less: the thread sleeps while there is none.
@@ -78,7 +81,7 @@ class MpiEngine {
   std::mutex wake_mutex_;
   std::condition_variable wake_;
   std::atomic<int> work_{0}, waiting_{0};
-  std::atomic<bool> own_core_{false};
+  std::atomic<bool> awake_{false};
   std::atomic<bool> stop_{false};
   std::thread thread_;  // last: it uses all of the above
 };

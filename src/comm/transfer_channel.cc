@@ -167,7 +167,7 @@ TransferChannel::Transfer* TransferChannel::start_exchange(std::span<const Messa
 }
 
 void TransferChannel::wait(Transfer* transfer) {
-  if (engine_.has_own_core()) {
+  if (engine_.waits_awake()) {
     engine_.advance_until([&] {
       const std::lock_guard lock(mutex_);
       return transfer->done;

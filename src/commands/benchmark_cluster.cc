@@ -13,6 +13,7 @@
 #include "plan/link_measure.h"
 #include "plan/machine_rates.h"
 #include "plan/op_measure.h"
+#include "plan/op_time.h"
 #include "plan/step_time.h"
 
 namespace trireme {
@@ -228,15 +229,24 @@ class ClusterMeasurement {
     if (stages > 1) return;  // its ranks differ
     const StepLayout layout = step_layout(prepared_.config, prepared_.run);
     const OpSeconds alone = predicted_op_seconds(runtime_.model, layout, cluster_);
+    const Cluster from_tables = cluster_;
+    const auto unexplained = [&] {
+      return std::max(0.0, step.seconds - predict_step(runtime_.model, layout, cluster_).seconds);
+    };
     calibrate(cluster_, alone, step.ops);
-    cluster_.host.step_seconds +=
-        std::max(0.0, step.seconds - predict_step(runtime_.model, layout, cluster_).seconds);
+    const double sharers = threads_of_core(cluster_, in_node(), runtime_.options.threads);
+    if (sharers > 1) {
+      step.ops = among_sharers(step.ops, sharers, unexplained());
+      cluster_ = from_tables;
+      calibrate(cluster_, alone, step.ops);
+    }
+    cluster_.host.step_seconds += unexplained();
     const auto times = [](double in_step, double by_tables) { return in_step / by_tables; };
     note("calibration",
          measured(fmt::format(
              "in this config's step products take {:.2f}, passes {:.2f}, attention "
-             "{:.2f}, the update {:.2f} of the seconds that they take alone; gemm, memory and "
-             "efficiency.attention are those of the step",
+             "{:.2f}, the update {:.2f} of the seconds that they take alone; gemm (or "
+             "cold_bytes_per_second), memory and efficiency.attention are those of the step",
              times(step.ops.products, alone.products), times(step.ops.passes, alone.passes),
              times(step.ops.attention, alone.attention), times(step.ops.update, alone.update))));
   }

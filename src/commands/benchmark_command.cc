@@ -74,41 +74,46 @@ class StepSampler {
   void step(const StepTimes& times) {
     if (ops_ == nullptr) return;
     const OpSeconds all = op_seconds(ops_->totals());
-    const OpSeconds of_step{all.products - before_.products, all.attention - before_.attention,
-                            all.passes - before_.passes, all.update - before_.update};
+    StepSample sample;
+    sample.ops = {all.products - before_.products, all.attention - before_.attention,
+                  all.passes - before_.passes, all.update - before_.update, all.pass_bytes};
     before_ = all;
-    pass_bytes_ = all.pass_bytes;
-    products_.push_back(of_step.products);
-    attention_.push_back(of_step.attention);
-    passes_.push_back(of_step.passes);
-    update_.push_back(of_step.update);
     // What waits for transfers in forward and backward is predicted as such.
     const std::int64_t exposed_ns = figures_of(channels_).exposed.total();
     const double waits = static_cast<double>(exposed_ns - exposed_ns_) * 1e-9 -
                          times.seconds_of(Phase::kCommunication);
     exposed_ns_ = exposed_ns;
-    between_.push_back(times.forward_backward_seconds() - of_step.products - of_step.attention -
-                       of_step.passes - std::max(0.0, waits));
-    data_.push_back(times.seconds_of(Phase::kData));
-    all_.push_back(times.seconds());
+    sample.between_ops = times.forward_backward_seconds() - sample.ops.products -
+                         sample.ops.attention - sample.ops.passes - std::max(0.0, waits);
+    sample.data = times.seconds_of(Phase::kData);
+    sample.seconds = times.seconds();
+    samples_.push_back(sample);
   }
   [[nodiscard]] StepSample medians() const {
-    StepSample sample;
-    sample.ops = {median_of(products_), median_of(attention_), median_of(passes_),
-                  median_of(update_), pass_bytes_};
-    sample.between_ops = std::max(0.0, median_of(between_));
-    sample.data = median_of(data_);
-    sample.seconds = median_of(all_);
-    return sample;
+    StepSample middle = samples_.empty() ? StepSample() : samples_.back();  // whose bytes are all's
+    for (double OpSeconds::*const kind :
+         {&OpSeconds::products, &OpSeconds::attention, &OpSeconds::passes, &OpSeconds::update})
+      middle.ops.*kind = median_of_samples([&](const StepSample& each) { return each.ops.*kind; });
+    for (double StepSample::*const part :
+         {&StepSample::between_ops, &StepSample::data, &StepSample::seconds})
+      middle.*part = median_of_samples([&](const StepSample& each) { return each.*part; });
+    middle.between_ops = std::max(0.0, middle.between_ops);
+    return middle;
   }
 
  private:
+  template <class Value>
+  [[nodiscard]] double median_of_samples(const Value& value) const {
+    std::vector<double> values;
+    for (const StepSample& each : samples_) values.push_back(value(each));
+    return median_of(std::move(values));
+  }
+
   const OpTrace* const ops_;
   const Channels& channels_;
   std::int64_t exposed_ns_;
   OpSeconds before_;  // of the steps so far
-  double pass_bytes_ = 0;
-  std::vector<double> products_, attention_, passes_, update_, between_, data_, all_;
+  std::vector<StepSample> samples_;
 };
 
 /// Training's own steps; their ops go to `ops`, where given.

@@ -193,18 +193,22 @@ Placement place_rank(std::span<const std::vector<Core>> cores_of_rank,
   const bool whole = share >= 1 && quota >= static_cast<int>(share);
   const bool apart = (!near.empty() || cores_of_rank.size() > 1) && !launcher_binds && whole &&
                      placement.threads == static_cast<int>(share);
-  placement.bind = apart || !near.empty();
+  placement.in_turns = near.empty() && !launcher_binds && !limited && share == 0 &&
+                       sharers % cores.size() == 0 && placement.threads == 1;
+  placement.bind = apart || placement.in_turns || !near.empty();
   placement.cores = apart ? static_cast<int>(share) : fair;
-  placement.cpus =
-      all_cpus(apart ? std::span(cores).subspan(mine.place * share, share) : std::span(cores));
+  std::span<const Core> kept(cores);
+  if (apart) kept = kept.subspan(mine.place * share, share);
+  if (placement.in_turns) kept = kept.subspan(mine.place % cores.size(), 1);
+  placement.cpus = all_cpus(kept);
   return placement;
 }
 
-void bind_this_thread(const Placement& placement) {
-  if (!placement.bind || openmp_binds_threads()) return;
+bool bind_this_thread(const Placement& placement) {
+  if (!placement.bind || openmp_binds_threads()) return false;
   CpuMask mask;
   for (const int cpu : placement.cpus) mask.add(cpu);
-  mask.apply();
+  return mask.apply();
 }
 
 }  // namespace trireme

@@ -48,8 +48,9 @@ struct Placement {
   std::vector<int> cpus;  ///< where the rank runs
   int cores = 1;          ///< of its share
   int threads = 1;
-  int sharers = 1;    ///< ranks of the host that may use the same cores, itself among them
-  bool bind = false;  ///< to `cpus`; else the launcher or the kernel decides
+  int sharers = 1;        ///< ranks of the host that may use the same cores, itself among them
+  bool bind = false;      ///< to `cpus`; else the launcher or the kernel decides
+  bool in_turns = false;  ///< with other ranks that are bound there, as many as on every core
   /// "cores 0-3,8, 4 threads"
   [[nodiscard]] std::string text() const;
 };
@@ -57,7 +58,9 @@ struct Placement {
 /// `cores_of_rank`: usable_cores of every rank of the host. Ranks with the same cores share them
 /// evenly, at least one thread each. Bound only where the launcher bound nobody (all ranks see the
 /// same cores), every core share is whole, no quota is smaller, and the threads fill the share:
-/// other jobs may run beside a smaller one.
+/// other jobs may run beside a smaller one. Several ranks of one thread for each core are bound as
+/// many to each: left alone the kernel takes a rank that polls for one that works, and leaves cores
+/// to those that wait. Neighbours, ranks of one stage of a pipeline, come to different cores.
 /// With GPUs, and where the launcher bound nobody, the ranks near the same cores share those, all
 /// with the threads of the smallest share; a rank that does not fill its share is bound to all
 /// cores near its GPU.
@@ -65,8 +68,9 @@ Placement place_rank(std::span<const std::vector<Core>> cores_of_rank,
                      const PlacementRequest& request);
 
 /// Keeps the calling thread, and those it starts later, on the placement's CPUs where it says so.
-/// Does nothing where the user has OpenMP threads bound or the system refuses.
-void bind_this_thread(const Placement& placement);
+/// False, and nothing done, where it does not, the user has OpenMP threads bound or the system
+/// refuses.
+bool bind_this_thread(const Placement& placement);
 
 /// "0-3,8" of ascending numbers.
 std::string range_text(std::span<const int> numbers);

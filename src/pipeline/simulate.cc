@@ -135,20 +135,26 @@ class Clocks {
   /// From one event to the next, an event being that an action ends or an input arrives.
   void run_sharing() {
     std::vector<Current> currents(schedule_.ranks.size());
+    const std::size_t groups = times_.processor_groups;
+    const double each = times_.processors / static_cast<double>(groups);
+    std::vector<double> speeds(groups);
     for (double now = 0, next = 0; next != kNotYet; now = next) {
       next = kNotYet;
-      double active = 0;
+      std::vector<double> active(groups, 0);
       for (std::size_t rank = 0; rank < currents.size(); ++rank) {
         next = std::min(next, begin(rank, now, currents[rank]));
-        if (currents[rank].end > 0) ++active;
+        if (currents[rank].end > 0) ++active[rank % groups];
       }
-      const double speed = std::min(1.0, times_.processors / std::max(1.0, active));
-      for (const Current& current : currents)
-        if (current.end > 0) next = std::min(next, now + current.left / speed);
+      for (std::size_t group = 0; group < groups; ++group)
+        speeds[group] = std::min(1.0, each / std::max(1.0, active[group]));
+      for (std::size_t rank = 0; rank < currents.size(); ++rank)
+        if (currents[rank].end > 0)
+          next = std::min(next, now + currents[rank].left / speeds[rank % groups]);
       if (next == kNotYet) return;
       for (std::size_t rank = 0; rank < currents.size(); ++rank) {
         Current& current = currents[rank];
         if (current.end == 0) continue;
+        const double speed = speeds[rank % groups];
         const bool ends = now + current.left / speed <= next;
         current.left -= (next - now) * speed;
         if (ends) finish(rank, next, current);

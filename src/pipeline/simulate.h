@@ -30,8 +30,10 @@ struct ActionTimes {
   /// Of each virtual stage where they differ; those above are then their means.
   std::vector<StageTimes> stages = {};
   std::optional<double> recompute = {};  ///< as StageTimes has it
-  /// Ranks that compute at once share so many processors evenly; 0: each has its own.
+  /// Ranks that compute at once share so many processors evenly; 0: each has its own. In groups of
+  /// as many processors each: a rank keeps to those of group (rank mod groups).
   double processors = 0;
+  std::size_t processor_groups = 1;
   /// Of an action of a pair without R, or of R.
   [[nodiscard]] double of(ActionKind kind, std::int32_t virtual_stage) const;
   [[nodiscard]] double of(const Action& action) const {

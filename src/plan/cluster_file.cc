@@ -357,6 +357,7 @@ Cluster parse_cluster(const Json& json, std::vector<Problem>& problems) {
   keys.integer("cores_per_node", cluster.cores_per_node, 0);
   read_device(keys.object("device", Need::kRequired), cluster.device);
   keys.number("shared_bytes_per_second", cluster.shared_bytes_per_second, kPositive);
+  keys.number("cold_bytes_per_second", cluster.cold_bytes_per_second, kPositive);
   read_tables(keys, cluster);
   read_program(keys.object("program"), cluster.program);
   read_link(keys.object("node", Need::kRequired), cluster.node);
@@ -375,6 +376,8 @@ Json cluster_file_json(const Cluster& cluster) {
   json["device"] = device_json(cluster.device);
   if (cluster.shared_bytes_per_second > 0)
     json["shared_bytes_per_second"] = cluster.shared_bytes_per_second;
+  if (cluster.cold_bytes_per_second > 0)
+    json["cold_bytes_per_second"] = cluster.cold_bytes_per_second;
   put_tables(cluster, json);
   if (cluster.program) json["program"] = program_json(*cluster.program);
   json["node"] = link_json(cluster.node);

@@ -63,8 +63,11 @@ struct Cluster {
     std::int64_t multiprocessors = 0;  ///< 0: products are not quantised in waves of tiles
   } device;
   double shared_bytes_per_second = 0;  ///< of all devices of a node together; 0: each has its own
-  std::vector<ProductSeconds> gemm;    ///< empty: the scalars above
-  std::vector<MemorySeconds> memory;   ///< ascending; empty likewise
+  /// Operands of a step's products come at this rate from where others left them, beside the time
+  /// of gemm, whose caches have them; 0: in no time.
+  double cold_bytes_per_second = 0;
+  std::vector<ProductSeconds> gemm;   ///< empty: the scalars above
+  std::vector<MemorySeconds> memory;  ///< ascending; empty likewise
   std::optional<OtherProgram> program;
   /// Of one device, each way; the latency of one message.
   struct Link {

@@ -21,6 +21,7 @@ double ratio(double measured, double predicted) {
 
 struct Times {
   double products = 1, attention = 1, passes = 1;
+  double cold = 0;  ///< bytes of products a second, where these are left out
 };
 Cluster with_times(Cluster cluster, const Times& times) {
   for (ProductSeconds& product : cluster.gemm) product.seconds *= times.products;
@@ -62,6 +63,7 @@ OpSeconds predicted_op_seconds(const ModelConfig& model, const StepLayout& layou
     if (times.products == kNothing) {  // their operands come at the rate of the device
       of_kind.device.bytes_per_second /= kNothing;
       of_kind.shared_bytes_per_second = 0;
+      of_kind.cold_bytes_per_second = times.cold;
     }
     return predict_step(model, layout, of_kind);
   };
@@ -70,6 +72,7 @@ OpSeconds predicted_op_seconds(const ModelConfig& model, const StepLayout& layou
   OpSeconds seconds;
   seconds.products = predicted({1, kNothing, kNothing}).compute;
   seconds.attention = predicted({kNothing, 1, kNothing}).compute;
+  seconds.product_bytes = predicted({kNothing, kNothing, kNothing, 1}).compute;
   seconds.passes = of_passes.compute;
   seconds.update = of_passes.optimizer - of_nothing.optimizer;
   Cluster at_a_byte_a_second = cluster;
@@ -81,8 +84,11 @@ OpSeconds predicted_op_seconds(const ModelConfig& model, const StepLayout& layou
 void calibrate(Cluster& cluster, const OpSeconds& predicted, const OpSeconds& measured) {
   const double passes = ratio(measured.passes, predicted.passes),
                update = ratio(measured.update, predicted.update);
-  cluster = with_times(std::move(cluster), {ratio(measured.products, predicted.products),
-                                            ratio(measured.attention, predicted.attention), 1});
+  const double longer = predicted.products > 0 ? measured.products - predicted.products : 0;
+  if (longer > 0) cluster.cold_bytes_per_second = predicted.product_bytes / longer;
+  cluster =
+      with_times(std::move(cluster), {longer > 0 ? 1 : ratio(measured.products, predicted.products),
+                                      ratio(measured.attention, predicted.attention), 1});
   double& attention = cluster.efficiency.attention;
   attention = std::min(attention, Cluster::kEfficiencyMax);
   const double from = measured.pass_bytes, to = predicted.update_bytes;
@@ -91,6 +97,15 @@ void calibrate(Cluster& cluster, const OpSeconds& predicted, const OpSeconds& me
         from > 0 && to > from ? std::log(pass.bytes / from) / std::log(to / from) : 0;
     pass.seconds *= passes * std::pow(update / passes, std::clamp(part, 0.0, 1.0));
   }
+}
+
+OpSeconds among_sharers(const OpSeconds& measured, double sharers, double unexplained) {
+  OpSeconds waited = measured;
+  if (measured.total() <= 0) return waited;
+  const double times = 1 + std::clamp(unexplained / measured.total(), 0.0, sharers - 1);
+  for (double* const each : {&waited.products, &waited.attention, &waited.passes, &waited.update})
+    *each *= times;
+  return waited;
 }
 
 }  // namespace trireme

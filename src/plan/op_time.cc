@@ -84,7 +84,9 @@ double OpTime::product(const ProductWork& work) const {
   const double operands =
       static_cast<double>(size_of(work.type)) * static_cast<double>(work.k) * (m + n);
   const double bytes = work.count * (operands + work.out_bytes * m * n);
-  return std::max(arithmetic(work), bytes / bytes_per_second_) + kernel_seconds_;
+  const double cold = cluster_.cold_bytes_per_second;
+  return std::max(arithmetic(work), bytes / bytes_per_second_) +
+         (cold > 0 ? bytes / (cold * speed_) : 0) + kernel_seconds_;
 }
 
 double OpTime::memory(double bytes) const {

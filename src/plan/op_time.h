@@ -36,7 +36,8 @@ class OpTime {
   ///   2 m n k q / (peak · efficiency),  q: tiles of 128 x 128 fill the multiprocessors in waves,
   ///   bytes / rate of memory
   /// With a table: 2 m n k over the rate of the product in it that is nearest (by the logarithms
-  /// of its sizes) of this type.
+  /// of its sizes) of this type. Where products of a step were found slower than alone, bytes over
+  /// cold_bytes_per_second more.
   [[nodiscard]] double product(const ProductWork& work) const;
   /// A pass that reads and writes so many bytes; with a table by a line over the logarithm.
   [[nodiscard]] double memory(double bytes) const;

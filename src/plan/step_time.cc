@@ -269,6 +269,15 @@ class Prediction {
     return threads_of_core(cluster_, ranks, layout_.threads);
   }
 
+  /// Stages whose ranks come to one core, where as many ranks are kept on each: rank r of a node on
+  /// core r mod cores (device/topology.h), a stage's ranks behind the one before's.
+  [[nodiscard]] std::size_t processor_groups() const {
+    const std::int64_t cores = cluster_.cores_per_node;
+    if (layout_.mesh.size() % cores != 0 || layout_.threads > 1) return 1;
+    return static_cast<std::size_t>(cores /
+                                    std::gcd<std::int64_t>(cores, layout_.mesh.stage_size()));
+  }
+
   /// Of the virtual stages of a rank: what comes before the first F and behind the last B.
   struct RankLeast {
     bool known = false;
@@ -348,6 +357,7 @@ class Prediction {
       // What the walk has is among ranks that all compute.
       times = (1 / crowding_) * times;
       times.processors = shape_.ranks / crowding_;
+      times.processor_groups = processor_groups();
     }
     if (!cluster_.program) times.transfer = neighbour_.hop(stream_bytes());
     return times;

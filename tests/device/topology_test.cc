@@ -70,6 +70,18 @@ TEST(Placement, more_ranks_than_cores_get_one_thread_and_no_place) {
   EXPECT_FALSE(placement.bind);
 }
 
+TEST(Placement, several_ranks_for_each_core_stay_on_it_in_turns) {
+  const std::vector<std::vector<Core>> of_rank(6, {{{0, 3}}, {{1, 4}}, {{2, 5}}});
+  EXPECT_EQ(place(of_rank, 0).cpus, (std::vector<int>{0, 3}));
+  EXPECT_EQ(place(of_rank, 4).cpus, (std::vector<int>{1, 4}));
+  EXPECT_TRUE(place(of_rank, 4).bind);
+  EXPECT_TRUE(place(of_rank, 4).in_turns);
+  EXPECT_EQ(place(of_rank, 4).threads, 1);
+  EXPECT_FALSE(place(of_rank, 4, 0, 2).bind) << "a quota is of no core";
+  EXPECT_FALSE(place(of_rank, 4, 2).bind) << "threads that the kernel may place";
+  EXPECT_FALSE(place(std::vector<std::vector<Core>>(3, cores(0, 3)), 0).in_turns);
+}
+
 TEST(Placement, what_the_launcher_bound_stays) {
   const std::vector<std::vector<Core>> of_rank{cores(0, 4), cores(4, 4)};
   EXPECT_EQ(place(of_rank, 1).threads, 4);

@@ -1,5 +1,7 @@
 // Products of fp8 by the kernels of a GPU, beside sums in double of what codes and scales stand
 // for.
+#include <utility>
+
 #include "kernels/gelu/gelu.h"
 #include "kernels/gemm/gemm_fp8_tiles.h"
 #include "kernels/gemm_quantized_support.h"
@@ -45,6 +47,8 @@ void expect_stored(Context& context, const Operand& a, const Operand& b, bool gr
 }
 
 constexpr std::int64_t kRows = 300;  // beyond half a wide tile of a cluster
+/// Of gradients' products.
+constexpr std::pair<DType, DType> kFormats[] = {{kE4M3, kE4M3}, {kE5M2, kE4M3}, {kE4M3, kE5M2}};
 
 TEST_P(GemmQuantizedGpu, blocks_of_rows_and_of_weights) {
   Context context = test_context(GetParam());
@@ -54,15 +58,15 @@ TEST_P(GemmQuantizedGpu, blocks_of_rows_and_of_weights) {
     expect_stored(context, a, {kE4M3, dim_of(128, {{100, 60}, {40, 128}, {36, 200}}), k, 2}, false);
     expect_stored(context, a, {kE4M3, dim_of(128, {{71, 125}, {0, 3}, {38, 1}}), k, 3}, false);
   }
+  // Tiles that all leave by TMA, several of a block: each waits for what left its place before.
+  expect_stored(context, {kE4M3, tokens, k, 1}, {kE4M3, {384, 128}, k, 4}, false);
 }
 
 TEST_P(GemmQuantizedGpu, blocks_of_rows_of_both) {
   Context context = test_context(GetParam());
-  const ScaleDim k = dim_of(128, {{300, 84}});
-  for (const DType format : {kE4M3, kE5M2}) {
-    const Operand a(format, dim_of(1, {{200, 0}, {kRows - 200, 50}}), k, 1);
-    expect_stored(context, a, {kE4M3, {136, 1, 3}, k, 2}, true);
-  }
+  const ScaleDim k = dim_of(128, {{300, 84}}), rows = dim_of(1, {{200, 0}, {kRows - 200, 50}});
+  for (const auto& [of_a, of_b] : kFormats)
+    expect_stored(context, {of_a, rows, k, 1}, {of_b, {156, 1, 3}, k, 2}, true);
   expect_stored(context, {kE4M3, {67, 1}, k, 3}, {kE5M2, {71, 1}, k, 4}, true);
 }
 
@@ -70,14 +74,14 @@ TEST_P(GemmQuantizedGpu, one_scale_for_a_part) {
   Context context = test_context(GetParam());
   const ScaleDim parts = dim_of(0, {{144, 0}, {0, 9}, {130, 77}, {kRows - 274, 0}});
   const ScaleDim k = dim_of(0, {{100, 0}, {90, 0}}), tokens = {kRows, 0, 40};
-  const ScaleDim whole = {200, 0};
+  const ScaleDim whole = {800, 0};  // more steps than a tile has stages
   for (const DType format : {kE4M3, kE5M2}) {
     expect_stored(context, {format, tokens, k, 1}, {kE4M3, {136, 0}, k, 2}, false);
     expect_stored(context, {format, tokens, whole, 3},
                   {kE4M3, dim_of(0, {{72, 0}, {40, 8}, {64, 2}}), whole, 4}, false);
-    expect_stored(context, {format, parts, whole, 5}, {kE4M3, {72, 0}, whole, 6}, true);
   }
-  expect_stored(context, {kE4M3, {20, 0}, whole, 9}, {kE5M2, {24, 0}, whole, 10}, true);
+  for (const auto& [of_a, of_b] : kFormats)
+    expect_stored(context, {of_a, parts, whole, 5}, {of_b, {92, 0}, whole, 6}, true);
   expect_stored(context, {kE4M3, tokens, whole, 7},
                 {kE4M3, dim_of(0, {{33, 0}, {38, 0}}), whole, 8}, false);
 }

@@ -141,7 +141,8 @@ std::vector<Case> cases() {
           {dim_of(128, {{140, 5}, {3, 126}}), dim_of(1, {{70, 1}, {5, 9}})},
           {dim_of(0, {{33, 7}, {20, 128}}), dim_of(0, {{65, 0}, {3, 131}})},
           {dim_of(0, {{40, 0}}), dim_of(1, {{19, 3}})},
-          {dim_of(4, {{30, 3}}), dim_of(16, {{70, 5}})}};
+          {dim_of(4, {{140, 3}}), dim_of(16, {{70, 5}})},
+          {dim_of(1, {{17, 3}}), dim_of(1, {{140, 5}})}};
 }
 
 /// Blocks of ordinary numbers, of 0, of subnormal ones, of the largest, and not finite.

@@ -4,15 +4,17 @@
   mutate_ptx.py [--count N] [--seed S] [--kernel WORDS] PROGRAM [ARGUMENTS...]
 
 The program runs once to learn which instructions its tests execute; then, for each of N edits drawn among these, a copy of
-it with one statement changed. An edit is found where the copy fails or does not end. Works for any program: ours, and those of
-other projects (scripts/foreign_kernels.sh). Prints each edit that survived, and a line of counts by kind. Exits 1 where fewer
-than two thirds are found: some edits change nothing that anybody could see (a hint, a bound that is never reached).
+it with one statement changed. An edit is found where the copy fails or takes five times the processor's time: a busy machine
+finds nothing. Works for any program: ours, and those of other projects (scripts/foreign_kernels.sh). Prints each edit that
+survived, and a line of counts by kind. Exits 1 where fewer than two thirds are found: some edits change nothing that anybody
+could see (a hint, a bound that is never reached).
 """
 import argparse
 import collections
 import os
 import random
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -40,18 +42,27 @@ def edits(statement):
         if len(changed) == len(number[2]):
             yield "constant", statement[: number.start(2)] + changed + statement[number.end(2):]
     registers = list(re.finditer(r"(%(?:r|rd|f)\d+), (%(?:r|rd|f)\d+);$", statement))
-    if registers and registers[0][1] != registers[0][2] and statement.startswith(("sub", "setp", "shr", "div", "rem", "st.")):
+    if registers and registers[0][1] != registers[0][2] and statement.startswith(("sub", "setp.l", "setp.g", "shr", "div", "rem", "st.")):
         a, b = registers[0][1], registers[0][2]
         if a.rstrip("0123456789") == b.rstrip("0123456789"):
             yield "operands", statement[: registers[0].start()] + f"{b}, {a};"
 
 
-def run(command, timeout, **environment):
+def run(command, seconds, **environment):
+    """seconds: of a processor; one that waits for nothing forever is ended after an hour."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+
     try:
-        return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=timeout, check=False,
-                              env={**os.environ, **environment}).returncode
+        return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=3600, check=False,
+                              env={**os.environ, **environment}, preexec_fn=limit).returncode
     except subprocess.TimeoutExpired:
         return "timeout"
+
+
+def seconds_of_children():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def sites(program, coverage, words):
@@ -84,6 +95,7 @@ def main():
         coverage, copy = f"{folder}/coverage", f"{folder}/program"
         if run([options.program, *options.arguments], 600, TRIREME_PTX_COVERAGE=coverage) != 0:
             sys.exit("the program fails without an edit")
+        limit = 5 + round(5 * seconds_of_children())
         by_kind = collections.defaultdict(list)
         for site in sites(program, coverage, options.kernel):
             by_kind[site[2]].append(site)
@@ -98,7 +110,7 @@ def main():
                 file.write(program[:offset] + text.encode() + program[offset + len(statement):])
             os.chmod(copy, 0o755)
             made[kind] += 1
-            if run([copy, *options.arguments], 120) != 0:
+            if run([copy, *options.arguments], limit) != 0:
                 noticed[kind] += 1
             else:
                 print(f"survived: {statement!r} -> {text.strip()!r} in {kernel[:100]}", flush=True)

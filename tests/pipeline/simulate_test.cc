@@ -46,6 +46,21 @@ TEST(Simulate, ranks_that_compute_at_once_share_processors) {
   }
 }
 
+TEST(Simulate, ranks_of_a_group_share_its_processors_alone) {
+  ActionTimes times{2, 3, 1};
+  times.processors = 2;
+  times.processor_groups = 2;
+  // One micro-batch: a stage computes at a time, on a processor of its own.
+  EXPECT_EQ(simulate(make_1f1b(4, 1), times).makespan, 4 * (2 + 3 + 1));
+  // Two of two stages have one each; of four, 0 and 2 share one, and 1 and 3.
+  EXPECT_EQ(simulate(make_1f1b(2, 2), times).makespan,
+            simulate(make_1f1b(2, 2), {2, 3, 1}).makespan);
+  const double bound = simulate(make_1f1b(4, 6), times).makespan;
+  times.processor_groups = 1;
+  EXPECT_GT(bound, simulate(make_1f1b(4, 6), times).makespan);
+  EXPECT_LT(bound, 2 * simulate(make_1f1b(4, 6), {2, 3, 1}).makespan);
+}
+
 TEST(Simulate, what_has_nothing_to_train_waits_for_no_gradient) {
   Schedule schedule = make_1f1b(2, 2);
   schedule.first_trained = 1;

@@ -130,6 +130,7 @@ TEST(ClusterFile, what_is_written_is_read_back) {
     Cluster cluster = read_cluster(name, problems);
     cluster.gemm = {{1, 2, 3, DType::kF8E4M3, 0.25}, {4, 5, 6, DType::kBF16, 0.5}};
     cluster.cores_per_node = 3;
+    cluster.cold_bytes_per_second = 5e9;
     cluster.memory = {{1e3, 1e-6}, {1e6, 1e-3}};
     cluster.program.emplace().overlap.data = 0.5;
     cluster.price.kwh = 0.1;

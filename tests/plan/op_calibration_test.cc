@@ -96,6 +96,35 @@ TEST(OpCalibration, a_prediction_of_the_measured_step_is_the_measurement) {
   EXPECT_NEAR(after.update, in_step.update, 0.1 * in_step.update);  // between two entries
 }
 
+TEST(OpCalibration, longer_products_are_longer_by_their_bytes) {
+  RunConfig config = config_of();
+  const ResolvedRun run = resolved_run(config, 1);
+  Cluster cluster = measured_cluster();
+  const OpSeconds alone = predicted_op_seconds(config.model, step_layout(config, run), cluster);
+  OpSeconds in_step = alone;
+  in_step.products *= 1.5;
+  calibrate(cluster, alone, in_step);
+  EXPECT_EQ(cluster.gemm[0].seconds, measured_cluster().gemm[0].seconds);
+  config.batch.micro = 1;  // the same weights for half of the tokens
+  const ResolvedRun halves = resolved_run(config, 1);
+  const OpSeconds half = predicted_op_seconds(config.model, step_layout(config, halves), cluster);
+  EXPECT_GT(half.products, 0.51 * in_step.products);
+  EXPECT_LT(half.products, in_step.products);
+  in_step.products = alone.products / 2;
+  cluster = measured_cluster();
+  calibrate(cluster, alone, in_step);
+  EXPECT_DOUBLE_EQ(cluster.gemm[0].seconds, measured_cluster().gemm[0].seconds / 2);
+}
+
+TEST(OpCalibration, what_sharers_of_a_core_wait_is_theirs_within_bounds) {
+  const OpSeconds measured{4, 1, 2, 1};
+  EXPECT_EQ(among_sharers(measured, 2, 4).products, 6);
+  EXPECT_EQ(among_sharers(measured, 2, 4).total(), 12);
+  EXPECT_EQ(among_sharers(measured, 2, 100).total(), 16);
+  EXPECT_EQ(among_sharers(measured, 1, 4).total(), 8);
+  EXPECT_EQ(among_sharers({}, 2, 4).total(), 0);
+}
+
 TEST(OpCalibration, what_was_not_measured_stays) {
   const RunConfig config = config_of();
   const ResolvedRun run = resolved_run(config, 1);

@@ -63,6 +63,17 @@ TEST(OpTime, tables_replace_the_scalars) {
   EXPECT_DOUBLE_EQ(time.memory(1e6), 1e-2);
 }
 
+TEST(OpTime, operands_of_a_steps_products_are_elsewhere) {
+  Cluster cluster = round_cluster();
+  cluster.gemm = {{100, 100, 100, DType::kF32, 1}};
+  const ProductWork work{100, 100, 100, DType::kF32, 4};
+  const double bytes = 3 * 100 * 100 * 4;
+  const double alone = OpTime(cluster, 1).product(work);
+  cluster.cold_bytes_per_second = bytes / 2;
+  EXPECT_DOUBLE_EQ(OpTime(cluster, 1).product(work), alone + 2);
+  EXPECT_DOUBLE_EQ(OpTime(cluster, 1, 4).product(work), (alone + 2) / 4);
+}
+
 TEST(OpTime, devices_share_the_memory_of_a_node) {
   Cluster cluster = round_cluster();
   cluster.shared_bytes_per_second = 2e9;

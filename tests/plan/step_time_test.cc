@@ -199,6 +199,11 @@ TEST(StepTime, stages_that_share_cores_fill_each_others_bubbles) {
   EXPECT_GT(shared.seconds, own.seconds / 2);
   EXPECT_NEAR(shared.seconds, shared.compute + shared.exposed.total() + shared.bubble,
               1e-9 * shared.seconds);
+  // Four threads of two ranks are not kept on cores: any two ranks have them evenly.
+  config.run.threads_per_rank = 2;
+  cluster.cores_per_node = 4;
+  cluster.device.threads = 2;
+  EXPECT_LT(predict(config, 4, cluster).seconds, 0.99 * shared.seconds);
 }
 
 TEST(StepTime, zero_puts_shards_together_and_takes_them_apart) {

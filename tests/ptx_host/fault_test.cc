@@ -136,6 +136,8 @@ TEST(PtxFaults, bulk_copies) {
       "16;\ncp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\n";
   expect_error(kInit + write + bulk, "fence.proxy.async is missing");
   expect_right(kInit + write + kFence + bulk);
+  expect_error(kInit + write + kFence + bulk.substr(0, bulk.find("cp.async.bulk.wait")),
+               "a TMA store that nobody waited for");
 }
 
 TEST(PtxFaults, clusters) {

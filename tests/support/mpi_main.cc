@@ -57,8 +57,9 @@ class FailTogether final : public testing::EmptyTestEventListener {
 };
 
 int run(Launch& launch) {
-  // Both ways of waiting for a transfer: two ranks as if each had a core, more as if they had not.
-  if (launch.job().size() == 2) launch.expect_own_core();
+  // Both ways of waiting for a transfer: two ranks as where each is kept on a core, more as where
+  // none is.
+  if (launch.job().size() == 2) launch.wait_awake();
   auto& listeners = testing::UnitTest::GetInstance()->listeners();
   if (launch.job().rank() != 0) {
     delete listeners.Release(listeners.default_result_printer());
