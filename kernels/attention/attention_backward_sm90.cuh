@@ -295,9 +295,10 @@ __device__ __forceinline__ void add_key_gradients(typename B::Smem& s,
   const int warp = static_cast<int>(threadIdx.x) / 32 - 4, block = warp % kBlocks;
   if (warp >= 2 * kBlocks) return;
   const bool is_dk = warp < kBlocks;
+  const std::int64_t dim = is_dk ? args.shape.head_dim : args.shape.value_dim;
   add_sums(sums_to(is_dk ? maps.dk : maps.dv, is_dk ? args.dk : args.dv, s.keys.at,
-                   args.shape.kv_tokens, args.shape.head_dim, s.keys.count, B::kKeys),
-           sums + warp * kSumBlock<B::kKeys>, block * kSumColumns, args.shape.head_dim);
+                   args.shape.kv_tokens, dim, s.keys.count, B::kKeys),
+           sums + warp * kSumBlock<B::kKeys>, block * kSumColumns, dim);
   if (threadIdx.x % 32 != 0) return;
   ptx::bulk_commit();
   ptx::bulk_wait_read<0>();
@@ -445,9 +446,11 @@ void backward_sm90(const AttentionGpuBackward& args) {
   const SequencesOfHeads queries{nullptr,        0,           shape.sequences,
                                  shape.q_tokens, shape.heads, shape.head_dim},
       keys{nullptr, 0, shape.sequences, shape.kv_tokens, shape.kv_heads, shape.head_dim};
-  const BlockOrder order =
-      backward_block_order(tiles, shape.sequences * shape.kv_heads,
-                           shape.heads / shape.kv_heads * shape.q_tokens * shape.head_dim * 4);
+  SequencesOfHeads outputs = queries, values = keys;
+  outputs.head_dim = values.head_dim = shape.value_dim;
+  const BlockOrder order = backward_block_order(
+      tiles, shape.sequences * shape.kv_heads,
+      shape.heads / shape.kv_heads * shape.q_tokens * (shape.head_dim + shape.value_dim) * 2);
   launch(backward_sm90_kernel<kD>,
          {.grid = order.blocks(),
           .block = B::kThreads,
@@ -455,9 +458,9 @@ void backward_sm90(const AttentionGpuBackward& args) {
           .stream = stream_of(args.exec),
           .name = "attention_backward"},
          HopperBackwardMaps{map_of(args.q, queries, B::kQueries),
-                            map_of(args.d_o, queries, B::kQueries), map_of(args.k, keys, B::kKeys),
-                            map_of(args.v, keys, B::kKeys), map_of(args.dq, queries, B::kQueries),
-                            map_of(args.dk, keys, B::kKeys), map_of(args.dv, keys, B::kKeys)},
+                            map_of(args.d_o, outputs, B::kQueries), map_of(args.k, keys, B::kKeys),
+                            map_of(args.v, values, B::kKeys), map_of(args.dq, queries, B::kQueries),
+                            map_of(args.dk, keys, B::kKeys), map_of(args.dv, values, B::kKeys)},
          args, order, query_tiles);
 }
 

@@ -8,8 +8,8 @@
 // step behind keys, as they are used: S(j) = Q K(j)^T is issued before O += P(j-1) V(j-1), and the
 // softmax of S(j) runs under that product. P stays in registers.
 //
-// Floor: 4 D operations a visible pair and head, 4096 a cycle and multiprocessor; its exponential,
-// 16 a cycle, takes 64 / D of that time beside it.
+// Floor: 2 D + 2 Dv operations a visible pair and head, 4096 a cycle and multiprocessor; its
+// exponential, 16 a cycle, takes 128 / (D + Dv) of that time beside it.
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_sweep_sm90.cuh"
@@ -47,7 +47,7 @@ class KeyFeed {
       std::uint64_t* const full = &s_.v_full[v_.stage];
       ptx::mbarrier_wait(&s_.v_empty[v_.stage], v_.parity ^ 1);
       ptx::mbarrier_arrive_expect_tx(full, static_cast<int>(sizeof s_.v[0]));
-      bring_heads<F::kD, F::kKeys>(s_.v[v_.stage], maps_.v, {of.head, index, of.sequence}, full);
+      bring_heads<F::kV, F::kKeys>(s_.v[v_.stage], maps_.v, {of.head, index, of.sequence}, full);
     }
     v_.advance();
   }
@@ -143,7 +143,7 @@ __device__ __forceinline__ void finish_rows(bf16* tile, const typename F::Out& o
     const int tile_row = row + 8 * h;
     bf16* const to = tile + tile_row * kBlockColumns + lane % 4 * 2;
 #pragma unroll
-    for (int n = 0; n < F::kD / 8; ++n) {
+    for (int n = 0; n < F::kV / 8; ++n) {
       const std::uint32_t pair = pack(out[n * 4 + 2 * h] * factor, out[n * 4 + 2 * h + 1] * factor);
       bf16* const at = to + n / 8 * kBlockElements<F::kQueries> + (n % 8 ^ turn) * 8;
       store(reinterpret_cast<std::uint32_t*>(at), Vector<std::uint32_t, 1>{pair});
@@ -161,10 +161,10 @@ __device__ __forceinline__ void finish_rows(bf16* tile, const typename F::Out& o
 template <class F>
 __device__ __forceinline__ void copy_rows(const bf16* tile, const AttentionGpuForward& args,
                                           const typename F::Work& work, int first, int count) {
-  const int chunks = static_cast<int>(args.shape.head_dim) / 8;
+  const int chunks = static_cast<int>(args.shape.value_dim) / 8;
   const std::int64_t token = work.sequence * args.shape.q_tokens + work.queries.index + first;
   bf16* const to = static_cast<bf16*>(args.o.data) + token * args.o.stride +
-                   std::int64_t{work.head} * args.shape.head_dim;
+                   std::int64_t{work.head} * args.shape.value_dim;
   for (int i = static_cast<int>(threadIdx.x) % kWarpgroup; i < count * chunks; i += kWarpgroup) {
     const int row = i / chunks, chunk = i % chunks;
     const bf16* const from = tile + chunk / 8 * kBlockElements<F::kQueries> +
@@ -189,7 +189,7 @@ __device__ __forceinline__ void finish_tile(typename F::Smem& s, const typename 
   if (count == 64 || work.queries.index + work.queries.count == args.shape.q_tokens) {
     if (elected && count > 0) {
 #pragma unroll
-      for (int block = 0; block < F::kD / kBlockColumns; ++block)
+      for (int block = 0; block < F::kV / kBlockColumns; ++block)
         ptx::tma_store_4d(map, block * kBlockColumns, work.head, work.queries.index + first,
                           work.sequence,
                           s.out() + block * kBlockElements<F::kQueries> + first * kBlockColumns);
@@ -233,12 +233,12 @@ __device__ __forceinline__ void consume(typename F::Smem& s, const AttentionGpuF
   if (threadIdx.x % kWarpgroup == 0) ptx::bulk_wait<0>();
 }
 
-template <int kD>
-__global__ void __launch_bounds__(HopperForward<kD>::kThreads, 1)
+template <int kD, int kV>
+__global__ void __launch_bounds__(HopperForward<kD, kV>::kThreads, 1)
     forward_sm90_kernel(const __grid_constant__ AttentionGpuForward args,
                         const __grid_constant__ HopperForwardMaps maps,
                         const __grid_constant__ BlockOrder order) {
-  using F = HopperForward<kD>;
+  using F = HopperForward<kD, kV>;
   auto& s = smem<typename F::Smem>();
   if (threadIdx.x == 0) {
     const auto init = [](std::uint64_t* full, std::uint64_t* empty) {
@@ -264,22 +264,25 @@ __global__ void __launch_bounds__(HopperForward<kD>::kThreads, 1)
 
 // ---- launching ----
 
-template <int kD>
+template <int kD, int kV>
 void forward_sm90(const AttentionGpuForward& args) {
-  using F = HopperForward<kD>;
+  using F = HopperForward<kD, kV>;
   static_assert(sizeof(typename F::Smem) <= std::size_t{227} << 10);
   const AttentionShape& shape = args.shape;
-  const BlockOrder order =
-      block_order(tile_count(args.q_ranges, F::kQueries), shape.sequences * shape.heads,
-                  shape.heads / shape.kv_heads, shape.kv_tokens * shape.head_dim * 4, true);
-  const auto map = [&](const auto& x, std::int64_t tokens, std::int64_t heads, int rows) {
-    return heads_map({x.data, x.stride, shape.sequences, tokens, heads, shape.head_dim}, rows);
+  const BlockOrder order = block_order(
+      tile_count(args.q_ranges, F::kQueries), shape.sequences * shape.heads,
+      shape.heads / shape.kv_heads, shape.kv_tokens * (shape.head_dim + shape.value_dim) * 2, true);
+  const auto queries = [&](const auto& x, std::int64_t dim, int rows) {
+    return heads_map({x.data, x.stride, shape.sequences, shape.q_tokens, shape.heads, dim}, rows);
   };
-  const HopperForwardMaps maps = {map(args.q, shape.q_tokens, shape.heads, F::kQueries),
-                                  map(args.k, shape.kv_tokens, shape.kv_heads, F::kKeys),
-                                  map(args.v, shape.kv_tokens, shape.kv_heads, F::kKeys),
-                                  map(args.o, shape.q_tokens, shape.heads, 64)};
-  launch(forward_sm90_kernel<kD>,
+  const auto keys = [&](const auto& x, std::int64_t dim) {
+    return heads_map({x.data, x.stride, shape.sequences, shape.kv_tokens, shape.kv_heads, dim},
+                     F::kKeys);
+  };
+  const HopperForwardMaps maps = {queries(args.q, shape.head_dim, F::kQueries),
+                                  keys(args.k, shape.head_dim), keys(args.v, shape.value_dim),
+                                  queries(args.o, shape.value_dim, 64)};
+  launch(forward_sm90_kernel<kD, kV>,
          {.grid = min(order.blocks(), static_cast<unsigned>(max(args.multiprocessors, 1))),
           .block = F::kThreads,
           .smem_bytes = sizeof(typename F::Smem),

@@ -69,6 +69,8 @@ __device__ __forceinline__ void wgmma(float (&d)[kCount], std::uint64_t a, std::
     ptx::wgmma_m64n64k16_bf16<kTransposeA, kTransposeB>(d, a, b, accumulate);
   } else if constexpr (kCount == 40) {
     ptx::wgmma_m64n80k16_bf16<kTransposeA, kTransposeB>(d, a, b, accumulate);
+  } else if constexpr (kCount == 48) {
+    ptx::wgmma_m64n96k16_bf16<kTransposeA, kTransposeB>(d, a, b, accumulate);
   } else if constexpr (kCount == 64) {
     ptx::wgmma_m64n128k16_bf16<kTransposeA, kTransposeB>(d, a, b, accumulate);
   } else {

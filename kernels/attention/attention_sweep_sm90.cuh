@@ -7,24 +7,26 @@
 
 namespace trireme::cuda::attention {
 
-/// How a head size is cut. Scores, sums and weights of a thread fill its registers: kKeys / 2 +
-/// kD / 2 + kKeys / 4 of them.
-template <int kHeadSize>
+/// How heads of kHeadSize, with values of kValueSize, are cut. Scores, sums and weights of a thread
+/// fill its registers: kKeys / 2 + kV / 2 + kKeys / 4 of them.
+template <int kHeadSize, int kValueSize>
 struct HopperForward {
-  static constexpr int kD = kHeadSize;
+  static constexpr int kD = kHeadSize, kV = kValueSize;
   static constexpr int kConsumers = kD == 64 ? 3 : 2, kThreads = kWarpgroup * (1 + kConsumers);
-  static constexpr int kQueries = 64 * kConsumers, kKeys = kD == 256 ? 80 : 128, kStages = 2;
+  /// At 192 and 128 with 96 keys, so that shared memory has room for O.
+  static constexpr int kQueries = 64 * kConsumers, kKeys = kD == 256 ? 80 : (kD == 192 ? 96 : 128),
+                       kStages = 2;
   // Together no more than the block starts with: 128 and 168 a thread.
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40,
                        kConsumerRegisters = kConsumers == 3 ? 160 : 232;
   /// Softmaxes in turn; at 256 the products alone fill the time.
-  static constexpr bool kInTurn = kD <= 128;
+  static constexpr bool kInTurn = kD < 256;
   /// O leaves through a tile of its own, or where there is no room through that of the queries.
   static constexpr bool kOutInQueries = kD == 256;
 
   using Scores = float[kKeys / 2];
   using Weights = std::uint32_t[kKeys / 16][4];
-  using Out = float[kD / 2];
+  using Out = float[kV / 2];
 
   /// A tile of queries and where it stands; whether it sees a key, and whether another follows.
   struct alignas(16) Work {
@@ -41,8 +43,8 @@ struct HopperForward {
   struct Smem {
     alignas(1024) bf16 q[kQueries * kD];
     alignas(1024) bf16 k[kStages][kKeys * kD];
-    alignas(1024) bf16 v[kStages][kKeys * kD];
-    alignas(1024) bf16 o[kOutInQueries ? 1 : kQueries * kD];
+    alignas(1024) bf16 v[kStages][kKeys * kV];
+    alignas(1024) bf16 o[kOutInQueries ? 1 : kQueries * kV];
     std::uint64_t q_full, q_empty, k_full[kStages], k_empty[kStages], v_full[kStages],
         v_empty[kStages];
     KeyTile keys[kStages];

@@ -59,10 +59,30 @@ TEST_P(AttentionHopper, equals_the_reference_for_heads_that_fill_no_tile) {
                  "D" + std::to_string(head_dim));
 }
 
+TEST_P(AttentionHopper, equals_the_reference_for_values_of_fewer_dims_than_keys) {
+  const auto expect = [&](std::int64_t head_dim, std::int64_t value_dim, std::int64_t tokens) {
+    expect_equal(GetParam(),
+                 problem_of({1, 1, 1, head_dim, value_dim}, {{0, tokens}}, {{0, tokens}}),
+                 "D" + std::to_string(head_dim) + " Dv" + std::to_string(value_dim) + " T" +
+                     std::to_string(tokens));
+  };
+  for (const std::int64_t tokens : {1, 63, 64, 129, 300}) expect(192, 128, tokens);
+  for (const auto& [head_dim, value_dim] :
+       {std::pair<std::int64_t, std::int64_t>{96, 64}, {80, 48}, {136, 40}, {200, 128}})
+    expect(head_dim, value_dim, 129);
+  Problem problem =
+      problem_of({2, 8, 2, 192, 128}, {{0, 70}, {250, 40}}, {{60, 40}, {20, 40}, {250, 40}});
+  expect_equal(GetParam(), problem, "ranges");
+  problem.set_documents(100);
+  problem.c.window = 90;
+  expect_equal(GetParam(), problem, "documents and a window");
+}
+
 TEST_P(AttentionHopper, equals_the_reference_for_groups_of_query_heads) {
   for (const std::int64_t group : {1, 4, 8})
     expect_equal(GetParam(), problem_of({2, 8, 8 / group, 64}, {{0, 40}}, {{0, 40}}),
                  "groups of " + std::to_string(group));
+  expect_equal(GetParam(), problem_of({1, 6, 2, 64}, {{0, 40}}, {{0, 40}}), "groups of 3");
 }
 
 TEST_P(AttentionHopper, equals_the_reference_for_windows) {
@@ -109,6 +129,8 @@ TEST_P(AttentionHopper, has_the_same_bits_in_any_order_of_threads) {
     problem.c.window = 180;
     expect_same_bits([&] { return bits_of(run(GetParam(), problem)); });
   }
+  const Problem latent = problem_of({1, 2, 1, 192, 128}, {{0, 200}}, {{0, 200}});
+  expect_same_bits([&] { return bits_of(run(GetParam(), latent)); });
 }
 
 TEST_P(AttentionHopper, a_query_has_the_same_bits_whatever_queries_stand_around_it) {
