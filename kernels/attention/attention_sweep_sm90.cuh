@@ -7,6 +7,15 @@
 
 namespace trireme::cuda::attention {
 
+/// How many query heads of a key head a tile has, as a power of 2: row r of it is head r mod heads
+/// of token r / heads.
+struct HeadsOfTile {
+  int log2;
+  [[nodiscard]] __host__ __device__ int token(int row) const { return row >> log2; }
+  [[nodiscard]] __host__ __device__ int head(int row) const { return row & ((1 << log2) - 1); }
+  [[nodiscard]] __host__ __device__ int rows(int tokens) const { return tokens << log2; }
+};
+
 /// How heads of kHeadSize, with values of kValueSize, are cut. Scores, sums and weights of a thread
 /// fill its registers: kKeys / 2 + kV / 2 + kKeys / 4 of them.
 template <int kHeadSize, int kValueSize>
@@ -28,9 +37,11 @@ struct HopperForward {
   using Weights = std::uint32_t[kKeys / 16][4];
   using Out = float[kV / 2];
 
-  /// A tile of queries and where it stands; whether it sees a key, and whether another follows.
+  /// A tile of queries and where it stands, from its first head; whether it sees a key, and whether
+  /// another follows.
   struct alignas(16) Work {
     Tile queries;
+    HeadsOfTile heads;
     int head, sequence;
     bool sees, last;
   };
@@ -72,8 +83,10 @@ __device__ __forceinline__ void keep_first_keys(typename F::Smem& s,
     const std::int32_t* const first_key =
         args.first_key + work.sequence * args.shape.q_tokens + work.queries.index;
 #pragma unroll
-    for (int r = row; r <= row + 8; r += 8)
-      s.first_key[r] = r < work.queries.count ? first_key[r] : 0;
+    for (int r = row; r <= row + 8; r += 8) {
+      const int token = work.heads.token(r);
+      s.first_key[r] = token < work.queries.count ? first_key[token] : 0;
+    }
   }
   __syncwarp();
 }
@@ -86,7 +99,7 @@ __device__ __forceinline__ void hide(typename F::Scores& scores, const typename 
   const int column = static_cast<int>(threadIdx.x % 4) * 2;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int tile_row = row + 8 * h, position = work.queries.position + tile_row;
+    const int tile_row = row + 8 * h, position = work.queries.position + work.heads.token(tile_row);
     const int first = args.first_key == nullptr ? 0 : s.first_key[tile_row];
     const int from = first_visible(first, position, args.reach) - keys.position - column,
               to = min(keys.end, position + 1) - keys.position - column;

@@ -85,6 +85,42 @@ TEST_P(AttentionHopper, equals_the_reference_for_groups_of_query_heads) {
   expect_equal(GetParam(), problem_of({1, 6, 2, 64}, {{0, 40}}, {{0, 40}}), "groups of 3");
 }
 
+/// The heads from `first` on, of bf16.
+template <class View>
+View heads_from(View view, std::int64_t first, std::int64_t count) {
+  view.data += first * view.head_dim * 2;
+  view.heads = count;
+  return view;
+}
+
+/// Heads that share a tile, and one that has its tiles for itself.
+TEST_P(AttentionHopper, a_query_head_has_the_bits_that_it_has_alone) {
+  for (const std::int64_t heads : {4, 8}) {
+    for (const Sizes& sizes : {Sizes{2, heads, 1, 64}, {1, heads, 1, 192, 128}}) {
+      Problem problem = problem_of(sizes, {{0, 30}, {70, 41}}, {{0, 50}, {60, 60}});
+      problem.set_documents(50);
+      const Output all = run(GetParam(), problem);
+      Context context = test_context(GetParam());
+      context.set_attention_backend(wgmma_attention);
+      const AttentionCase& c = problem.c;
+      for (const std::int64_t head : {std::int64_t{0}, heads - 1}) {
+        TestTensor o(DType::kBF16, {problem.q_rows(), c.value_dim}, 0),
+            lse(DType::kF32, {problem.q_rows(), 1});
+        attention_forward(context, {values(o, c, 1), lse, heads_from(problem.q(), head, 1),
+                                    problem.k(), problem.v(), problem.mask(), problem.scale()});
+        EXPECT_EQ(packed(values(std::as_const(o), c, 1)),
+                  packed(heads_from(values(all.o, c, heads), head, 1)));
+        const std::vector<double> alone = lse.values(), among = all.lse.values();
+        for (std::size_t row = 0; row < alone.size(); ++row) {
+          const std::size_t at =
+              row * static_cast<std::size_t>(heads) + static_cast<std::size_t>(head);
+          ASSERT_EQ(alone[row], among[at]) << row;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(AttentionHopper, equals_the_reference_for_windows) {
   for (const std::int64_t window : {1, 100, 200}) {
     Problem problem = problem_of({1, 1, 1, 128}, {{0, 300}}, {{0, 300}});
