@@ -43,6 +43,11 @@ std::int64_t token_count(const ArgumentChecker& check, const char* name,
   return count;
 }
 
+void check_values(const ArgumentChecker& check, const ConstHeadsView& q, const ConstHeadsView& v) {
+  check.that(v.head_dim > 0 && v.head_dim <= q.head_dim && v.head_dim % 2 == 0, "v",
+             "the size of its heads must be even and from 2 to that of q's");
+}
+
 /// What all calls share; fills sizes and checks q, k, v and the mask.
 AttentionShape check_common(const ArgumentChecker& check, const ConstHeadsView& q,
                             const ConstHeadsView& k, const ConstHeadsView& v,
@@ -54,18 +59,20 @@ AttentionShape check_common(const ArgumentChecker& check, const ConstHeadsView& 
              "the head size must be even and from 2 to 256");
   check.that(q.heads > 0 && k.heads > 0 && q.heads % k.heads == 0, "k",
              "the number of query heads must be a multiple of the number of KV heads");
+  check_values(check, q, v);
   const AttentionShape shape = {mask.sequences,
                                 token_count(check, "mask.q", mask.q),
                                 token_count(check, "mask.kv", mask.kv),
                                 q.heads,
                                 k.heads,
                                 q.head_dim,
+                                v.head_dim,
                                 q.dtype};
   const std::int64_t q_rows = shape.sequences * shape.q_tokens,
                      kv_rows = shape.sequences * shape.kv_tokens;
   check.heads("q", q, q.dtype, {q_rows, shape.heads, shape.head_dim});
   check.heads("k", k, q.dtype, {kv_rows, shape.kv_heads, shape.head_dim});
-  check.heads("v", v, q.dtype, {kv_rows, shape.kv_heads, shape.head_dim});
+  check.heads("v", v, q.dtype, {kv_rows, shape.kv_heads, shape.value_dim});
   check.optional("mask.first_key", mask.first_key_T, DType::kI32, {q_rows});
   return shape;
 }
@@ -187,7 +194,7 @@ AttentionShape check_forward(const AttentionForward& args) {
   const ArgumentChecker check("attention_forward");
   const AttentionShape shape = check_common(check, args.q, args.k, args.v, args.mask);
   const std::int64_t rows = shape.sequences * shape.q_tokens;
-  check.heads("o", args.o, shape.type, {rows, shape.heads, shape.head_dim});
+  check.heads("o", args.o, shape.type, {rows, shape.heads, shape.value_dim});
   check.tensor("lse", args.lse_TH, DType::kF32, {rows, shape.heads});
   check.that(args.scale > 0, "scale", "must be positive");
   return shape;
@@ -198,19 +205,21 @@ AttentionShape check_backward(const AttentionBackward& args) {
   const AttentionShape shape = check_common(check, args.q, args.k, args.v, args.mask);
   const std::int64_t q_rows = shape.sequences * shape.q_tokens,
                      kv_rows = shape.sequences * shape.kv_tokens;
-  check.heads("d_o", args.d_o, shape.type, {q_rows, shape.heads, shape.head_dim});
+  check.heads("d_o", args.d_o, shape.type, {q_rows, shape.heads, shape.value_dim});
   check.heads("dq", args.dq, DType::kF32, {q_rows, shape.heads, shape.head_dim});
   check.heads("dk", args.dk, DType::kF32, {kv_rows, shape.kv_heads, shape.head_dim});
-  check.heads("dv", args.dv, DType::kF32, {kv_rows, shape.kv_heads, shape.head_dim});
+  check.heads("dv", args.dv, DType::kF32, {kv_rows, shape.kv_heads, shape.value_dim});
   check.tensor("lse", args.lse_TH, DType::kF32, {q_rows, shape.heads});
   check.tensor("delta", args.delta_TH, DType::kF32, {q_rows, shape.heads});
   check.that(args.scale > 0, "scale", "must be positive");
   if (args.o.data != nullptr)
-    check.heads("o", args.o, shape.type, {q_rows, shape.heads, shape.head_dim});
+    check.heads("o", args.o, shape.type, {q_rows, shape.heads, shape.value_dim});
   if (args.written.given()) {
     check.heads("written.dq", args.written.dq, shape.type, {q_rows, shape.heads, shape.head_dim});
-    for (const HeadsView& d : {args.written.dk, args.written.dv})
-      check.heads("written.dk, dv", d, shape.type, {kv_rows, shape.kv_heads, shape.head_dim});
+    check.heads("written.dk", args.written.dk, shape.type,
+                {kv_rows, shape.kv_heads, shape.head_dim});
+    check.heads("written.dv", args.written.dv, shape.type,
+                {kv_rows, shape.kv_heads, shape.value_dim});
   }
   return shape;
 }
@@ -235,11 +244,13 @@ std::int64_t visible_pairs(const Context& context, const AttentionMask& mask) {
   return pairs;
 }
 
-/// For each visible pair and query head 4 D operations forward (S, O) and 10 D backward (S again,
-/// dV, dP, dQ, dK), counted as f32 whatever the operands. Without a trace nothing is counted.
+/// For each visible pair and query head 2 D + 2 Dv operations forward (S, O) and 6 D + 4 Dv
+/// backward (S again, dQ, dK; dP, dV), counted as f32 whatever the operands. Without a trace
+/// nothing is counted.
 OpWork work_of(const Context& context, const AttentionForward& args) {
   if (context.op_trace() == nullptr) return {};
-  return {4 * visible_pairs(context, args.mask) * args.q.heads * args.q.head_dim,
+  return {visible_pairs(context, args.mask) * args.q.heads *
+              (2 * args.q.head_dim + 2 * args.v.head_dim),
           bytes_of(args.o, args.lse_TH, args.q, args.k, args.v)};
 }
 OpWork work_of(const Context& context, const AttentionBackward& args) {
@@ -247,7 +258,8 @@ OpWork work_of(const Context& context, const AttentionBackward& args) {
   const auto& [dq, dk, dv] = args.written;
   const std::int64_t gradients =
       args.written.given() ? bytes_of(dq, dk, dv) : 2 * bytes_of(args.dq, args.dk, args.dv);
-  return {10 * visible_pairs(context, args.mask) * args.q.heads * args.q.head_dim,
+  return {visible_pairs(context, args.mask) * args.q.heads *
+              (6 * args.q.head_dim + 4 * args.v.head_dim),
           gradients + bytes_of(args.d_o, args.q, args.k, args.v, args.lse_TH, args.delta_TH)};
 }
 
@@ -365,9 +377,11 @@ void attention_cached(Context& context, const CachedAttention& args) {
              "the head size must be even and from 2 to 1024");
   check.that(q.heads > 0 && k.heads > 0 && q.heads % k.heads == 0, "k",
              "the number of query heads must be a multiple of the number of KV heads");
-  check.heads("o", args.o, q.dtype, {q.tokens, q.heads, q.head_dim});
+  const std::int64_t value_dim = args.v.head_dim;
+  check_values(check, q, args.v);
   check.heads("k", k, q.dtype, {k.tokens, k.heads, q.head_dim});
-  check.heads("v", args.v, q.dtype, {k.tokens, k.heads, q.head_dim});
+  check.heads("v", args.v, q.dtype, {k.tokens, k.heads, value_dim});
+  check.heads("o", args.o, q.dtype, {q.tokens, q.heads, value_dim});
   check.rank("pages", args.pages_SP, 2);
   check.tensor("pages", args.pages_SP, DType::kI32, args.pages_SP.shape);
   check.tensor("sequence", args.sequence_T, DType::kI32, {q.tokens});
@@ -380,8 +394,8 @@ void attention_cached(Context& context, const CachedAttention& args) {
   const std::int64_t most =
       args.window == 0 ? args.longest : std::min(args.longest, args.window);  // keys of a row
   const OpSpan span(context.op_trace(), "attention_cached",
-                    {4 * q.tokens * most * q.heads * q.head_dim,
-                     bytes_of(args.o, q) + 2 * q.tokens * most * k.heads * q.head_dim *
+                    {2 * q.tokens * most * q.heads * (q.head_dim + value_dim),
+                     bytes_of(args.o, q) + q.tokens * most * k.heads * (q.head_dim + value_dim) *
                                                static_cast<std::int64_t>(size_of(q.dtype))});
   if (q.tokens == 0) return;
   AttentionCachedArgs call{context.exec(),
@@ -389,6 +403,7 @@ void attention_cached(Context& context, const CachedAttention& args) {
                            q.heads,
                            k.heads,
                            q.head_dim,
+                           value_dim,
                            q.dtype,
                            plain(args.o),
                            args.lse_TH.as<float>(),

@@ -31,15 +31,13 @@ struct AttentionMask {
 ///
 /// A query that sees no key gets O = 0, LSE = -inf, so that `attention_merge` can add the rest.
 ///
-///   o, q   heads [B*Tq, H, D]   f32|bf16, all of one type
-///   k, v   heads [B*Tk, G, D]   H % G == 0: query head h reads key head h / (H/G)
+///   q      heads [B*Tq, H, D]    f32|bf16, all of one type
+///   k      heads [B*Tk, G, D]    H % G == 0: query head h reads key head h / (H/G)
+///   v      heads [B*Tk, G, Dv]   of as many dims as keys, or fewer (latent attention: 128 of 192)
+///   o      heads [B*Tq, H, Dv]
 ///   lse    [B*Tq, H]  f32
-/// Values of fewer dims than keys (latent attention: 128 of 192) stand in rows of D with zeros
-/// behind them: O, dO and dV have the zeros too. They are (D - Dv) / 2D of the forward pass's
-/// operations, two fifths of (D - Dv) / D of the backward pass's.
-///
-/// D any multiple of 2 up to 256; scale > 0; o overlaps no operand. Arithmetic and sums in f32.
-/// Deterministic, and the same bits for any thread count.
+/// D and Dv any multiples of 2, Dv <= D <= 256; scale > 0; o overlaps no operand. Arithmetic and
+/// sums in f32. Deterministic, and the same bits for any thread count.
 ///
 /// On a GPU: f32 operands are multiplied in f32 (no TF32). bf16 ones go through tensor cores with
 /// sums in f32, and P is rounded to bf16 for its product with v (its sum is not): o is off by up to
@@ -69,10 +67,13 @@ inline constexpr std::int64_t kAttentionPage = 64;
 /// pages[s, j / kAttentionPage] kAttentionPage + j mod kAttentionPage of k and v. Row t is a query
 /// of sequence[t] at position[t] and sees the keys 0 to position[t] of it, or the last `window` of
 /// them; O and LSE as above. A row has the same bits alone and among any others, and for any pages.
-/// D up to 1024; v may be k, as over rows of latents (kernels/latent_heads).
+/// D up to 1024; v may be k or the first dims of its one head, as over rows of latents
+/// (kernels/latent_heads).
 ///
-///   o, q      heads [T, H, D]      f32|bf16, all of one type
-///   k, v      heads [rows of all pages, G, D]
+///   q         heads [T, H, D]      f32|bf16, all of one type
+///   o         heads [T, H, Dv]
+///   k         heads [rows of all pages, G, D]
+///   v         heads [rows of all pages, G, Dv]
 ///   pages     [S, P] i32;  sequence, position  [T] i32;  lse  [T, H] f32, may be left out
 struct CachedAttention {
   HeadsView o;
@@ -117,8 +118,11 @@ void attention_delta(Context& context, TensorView delta_TH, ConstHeadsView d_o, 
 ///
 /// where the sums of a key head run over its H/G query heads too.
 ///
-///   dq heads [B*Tq, H, D], dk, dv heads [B*Tk, G, D]   f32, accumulated: the caller clears them
-///   d_o, q, k, v, mask, scale as in the forward pass; lse and delta final (over all keys)
+///   dq     heads [B*Tq, H, D]    f32, accumulated as dk and dv are: the caller clears them
+///   dk     heads [B*Tk, G, D]
+///   dv     heads [B*Tk, G, Dv]
+///   d_o    heads [B*Tq, H, Dv]   as o
+///   q, k, v, mask, scale as in the forward pass; lse and delta final (over all keys)
 /// Deterministic for a given number of threads; no output overlaps an operand.
 ///
 /// On a GPU deterministic without atomics: a kernel over keys gives dk and dv, one over queries dq,

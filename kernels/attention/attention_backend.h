@@ -15,7 +15,8 @@ struct AttentionShape;
 
 /// A layer's causal attention of whole sequences: positions 0 ... tokens - 1, and how they lie.
 struct AttentionLayout {
-  std::int64_t sequences = 1, tokens = 1, heads = 1, kv_heads = 1, head_dim = 8;
+  std::int64_t sequences = 1, tokens = 1, heads = 1, kv_heads = 1;
+  std::int64_t head_dim = 8, value_dim = 8;  ///< of q and k; of v and o
   /// From token to token, in elements; heads of a token stand side by side.
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0, o_stride = 0, d_o_stride = 0;
   bool deterministic = true;  ///< of the backward pass: no sum in an order that may change

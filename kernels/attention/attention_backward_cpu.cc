@@ -16,30 +16,33 @@ constexpr std::int64_t kScoreStride = kAttentionBlock + 16;  // an odd number of
 constexpr std::int64_t kStripsMax = kAttentionBlock / kGroup;
 
 struct BackwardTiles {
-  std::int64_t stride;
+  std::int64_t stride, value_stride;
   float* k;                    // [64][stride]
-  float *k_panels, *v_panels;  // [panel][head_dim][kPanel]
-  float *q, *d_o;              // [64][stride]
+  float *k_panels, *v_panels;  // [panel][head_dim][kPanel], [panel][value_dim][kPanel]
+  float *q, *d_o;              // [64][stride], [64][value_stride]
   float *p, *ds;               // [64][kScoreStride]
-  float *dq, *dk, *dv;         // [64][stride]
+  float *dq, *dk;              // [64][stride]
+  float* dv;                   // [64][value_stride]
   float *lse, *delta;          // [64]; lse in powers of 2
   float *low, *high;           // [64]
 };
 
-BackwardTiles backward_tiles(TileMemory& memory, std::int64_t head_dim) {
+BackwardTiles backward_tiles(TileMemory& memory, const AttentionShape& shape) {
   BackwardTiles t;
-  t.stride = tile_stride(head_dim);
-  const std::int64_t tile = kAttentionBlock * t.stride;
+  t.stride = tile_stride(shape.head_dim);
+  t.value_stride = tile_stride(shape.value_dim);
+  const std::int64_t tile = kAttentionBlock * t.stride,
+                     value_tile = kAttentionBlock * t.value_stride;
   t.k = memory.take(tile);
-  t.k_panels = memory.take(kAttentionBlock * head_dim);
-  t.v_panels = memory.take(kAttentionBlock * head_dim);
+  t.k_panels = memory.take(kAttentionBlock * shape.head_dim);
+  t.v_panels = memory.take(kAttentionBlock * shape.value_dim);
   t.q = memory.take(tile);
-  t.d_o = memory.take(tile);
+  t.d_o = memory.take(value_tile);
   t.p = memory.take(kAttentionBlock * kScoreStride);
   t.ds = memory.take(kAttentionBlock * kScoreStride);
   t.dq = memory.take(tile);
   t.dk = memory.take(tile);
-  t.dv = memory.take(tile);
+  t.dv = memory.take(value_tile);
   t.lse = memory.take(kAttentionBlock);
   t.delta = memory.take(kAttentionBlock);
   t.low = memory.take(kAttentionBlock);
@@ -95,6 +98,7 @@ struct BackwardBlock {
   std::int64_t sequence, kv_head;
 
   [[nodiscard]] std::int64_t dim() const { return args.shape.head_dim; }
+  [[nodiscard]] std::int64_t value_dim() const { return args.shape.value_dim; }
   /// Of the block of queries that begins at `query`.
   [[nodiscard]] std::int64_t queries_from(std::int64_t query) const {
     const std::int64_t left = args.shape.q_tokens - query;
@@ -107,25 +111,25 @@ struct BackwardBlock {
   void load_keys() const {
     const std::int64_t row = sequence * args.shape.kv_tokens + keys.index;
     const T* k = row_of_head<const T>(args.k, row, kv_head, dim());
-    const T* v = row_of_head<const T>(args.v, row, kv_head, dim());
+    const T* v = row_of_head<const T>(args.v, row, kv_head, value_dim());
     copy_rows({t.k, t.stride, args.k.stride, keys.count, dim(), 1.0F}, k);
     for (std::int64_t i = 0; i < kAttentionBlock; i += kPanel) {
       const std::int64_t rows = keys.count - i;
       pack_rows<kPanel>(t.k_panels + i * dim(), k + i * args.k.stride, args.k.stride, rows, dim(),
                         1.0F);
-      pack_rows<kPanel>(t.v_panels + i * dim(), v + i * args.v.stride, args.v.stride, rows, dim(),
-                        1.0F);
+      pack_rows<kPanel>(t.v_panels + i * value_dim(), v + i * args.v.stride, args.v.stride, rows,
+                        value_dim(), 1.0F);
     }
     clear_tile(t.dk, kAttentionBlock * t.stride);
-    clear_tile(t.dv, kAttentionBlock * t.stride);
+    clear_tile(t.dv, kAttentionBlock * t.value_stride);
   }
 
   void store_keys() const {
     const std::int64_t row = sequence * args.shape.kv_tokens + keys.index;
     add_rows(row_of_head<float>(args.dk, row, kv_head, dim()), args.dk.stride, t.dk, t.stride,
              keys.count, dim());
-    add_rows(row_of_head<float>(args.dv, row, kv_head, dim()), args.dv.stride, t.dv, t.stride,
-             keys.count, dim());
+    add_rows(row_of_head<float>(args.dv, row, kv_head, value_dim()), args.dv.stride, t.dv,
+             t.value_stride, keys.count, value_dim());
   }
 
   [[nodiscard]] StripList strips(std::int64_t query, std::int64_t count) const {
@@ -150,8 +154,8 @@ struct BackwardBlock {
     const std::int64_t row = query_row(query);
     copy_rows({t.q, t.stride, args.q.stride, count, dim(), 1.0F},
               row_of_head<const T>(args.q, row, head, dim()));
-    copy_rows({t.d_o, t.stride, args.d_o.stride, count, dim(), 1.0F},
-              row_of_head<const T>(args.d_o, row, head, dim()));
+    copy_rows({t.d_o, t.value_stride, args.d_o.stride, count, value_dim(), 1.0F},
+              row_of_head<const T>(args.d_o, row, head, value_dim()));
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t at = (row + i) * args.shape.heads + head;
       t.lse[i] = args.lse[at] * kLog2E;
@@ -212,9 +216,11 @@ struct BackwardBlock {
       product.columns = high - low;
       product.depth = dim();
       multiply<OperandA::kRows, Store::kSet>(product);
-      product.a = t.d_o + strip.begin * t.stride;
-      product.b = t.v_panels + panel * dim() + low - panel;
+      product.a = t.d_o + strip.begin * t.value_stride;
+      product.a_stride = t.value_stride;
+      product.b = t.v_panels + panel * value_dim() + low - panel;
       product.c = t.ds + strip.begin * kScoreStride + low;
+      product.depth = value_dim();
       multiply<OperandA::kRows, Store::kSet>(product);
     }
     strip.whole ? probabilities<false>(strip, ahead) : probabilities<true>(strip, ahead);
@@ -226,17 +232,20 @@ struct BackwardBlock {
     Product<> product{};
     product.a = t.p + begin * kScoreStride + key;
     product.a_stride = kScoreStride;
-    product.b = t.d_o + begin * t.stride;
-    product.b_stride = t.stride;
-    product.c = t.dv + key * t.stride;
-    product.c_stride = t.stride;
+    product.b = t.d_o + begin * t.value_stride;
+    product.b_stride = t.value_stride;
+    product.c = t.dv + key * t.value_stride;
+    product.c_stride = t.value_stride;
     product.rows = count;
-    product.columns = whole_vectors(dim());
+    product.columns = whole_vectors(value_dim());
     product.depth = end - begin;
     multiply<OperandA::kColumns, Store::kAdd>(product);
     product.a = t.ds + begin * kScoreStride + key;
     product.b = t.q + begin * t.stride;
+    product.b_stride = t.stride;
     product.c = t.dk + key * t.stride;
+    product.c_stride = t.stride;
+    product.columns = whole_vectors(dim());
     multiply<OperandA::kColumns, Store::kAdd>(product);
   }
 
@@ -306,8 +315,8 @@ struct BackwardBlock {
     const std::int64_t row = query_row(query), count = queries_from(query);
     return {
         RowsAhead::of(row_of_head<const T>(args.q, row, head, dim()), args.q.stride, count, dim()),
-        RowsAhead::of(row_of_head<const T>(args.d_o, row, head, dim()), args.d_o.stride, count,
-                      dim()),
+        RowsAhead::of(row_of_head<const T>(args.d_o, row, head, value_dim()), args.d_o.stride,
+                      count, value_dim()),
         RowsAhead::of(dq.data, dq.stride, count, dim())};
   }
 
@@ -350,7 +359,7 @@ template <class T>
 void backward_piece(const AttentionBackwardArgs& args, int piece) {
   const AttentionShape& shape = args.shape;
   TileMemory memory(args.scratch + piece * attention_backward_scratch(shape));
-  const BackwardTiles tiles = backward_tiles(memory, shape.head_dim);
+  const BackwardTiles tiles = backward_tiles(memory, shape);
   float* partial = nullptr;
   if (shares_first_group(args, piece)) {
     partial = args.partial + piece * partial_count(shape);
@@ -391,7 +400,7 @@ void add_partials(const AttentionBackwardArgs& args) {
 
 std::int64_t attention_backward_scratch(const AttentionShape& shape) {
   TileMemory memory(nullptr);
-  backward_tiles(memory, shape.head_dim);
+  backward_tiles(memory, shape);
   return memory.bytes();
 }
 

@@ -28,7 +28,8 @@ namespace trireme::cuda::attention {
 /// What a kernel computes: the gradients of its block's rows, or also what they add to dQ.
 enum class Gives : std::uint8_t { kKeyGradients, kQueryGradients, kAll };
 
-template <int kD, Gives kGives>
+/// kD: columns of q and k in shared memory; kV: of v and dO.
+template <int kD, int kV, Gives kGives>
 struct Backward {
   static constexpr bool kAll = kGives == Gives::kAll, kKeyRows = kGives != Gives::kQueryGradients;
   static constexpr RowsOf kRowsOf = kKeyRows ? RowsOf::kKeys : RowsOf::kQueries;
@@ -38,24 +39,27 @@ struct Backward {
   static constexpr int kRows = 16 * kBlockWarps,
                        kColumns = kD > 128 ? 16 : (kD > (kAll ? 64 : 80) ? 32 : 64);
   /// Where two accumulators do not fit, a block takes half of the head and makes P and dS whole.
-  static constexpr int kSlices = kKeyRows && kD > 128 ? 2 : 1, kTake = kD / kSlices;
+  static constexpr int kSlices = kKeyRows && kD + kV > 320 ? 2 : 1, kTake = kD / kSlices,
+                       kTakeValues = kV / kSlices;
 
   /// Rows: k, v or q, dO. Columns: q, dO or k, v, in two stages.
   struct Smem {
     alignas(128) bf16 rows1[kRows][kD];
-    alignas(128) bf16 rows2[kRows][kD];
+    alignas(128) bf16 rows2[kRows][kV];
     alignas(128) bf16 columns1[2][kColumns][kD];
-    alignas(128) bf16 columns2[2][kColumns][kD];
+    alignas(128) bf16 columns2[2][kColumns][kV];
     alignas(16) float lse[2][kColumns];  // these of columns that are queries
     alignas(16) float delta[2][kColumns];
     alignas(16) int first_key[2][kColumns];
+    int head_dim, value_dim;  // these stand here, as the sums leave no registers
   };
   /// After it in shared memory: dS^T of the block's keys, as bf16, where dQ is computed.
   static constexpr std::size_t kSmemBytes =
       sizeof(Smem) + (kAll ? kRows * kColumns * sizeof(bf16) : 0);
   using Scores = float[1][kColumns / 8][4];
   using Weights = std::uint32_t[1][kColumns / 8][2];
-  using Sums = float[1][kTake / 8][4];
+  using Sums = float[1][kTake / 8][4];  ///< of dK or of dQ
+  using ValueSums = float[1][kTakeValues / 8][4];
 
   /// What a lane knows of its two rows, where these are queries.
   struct QueryRows {
@@ -126,8 +130,10 @@ struct Backward {
     int count, row, head, head_dim, begin;
   };
   /// to += factor sums, of the rows that exist.
+  template <int kChunks>
   static __device__ __forceinline__ void add_sums(const AttentionHeads<float>& to,
-                                                  const SumsAt& where, const Sums& sums,
+                                                  const SumsAt& where,
+                                                  const float (&sums)[1][kChunks][4],
                                                   float factor) {
     const int column = where.begin + static_cast<int>(threadIdx.x % 4) * 2;
     const bool pairs = reinterpret_cast<std::uintptr_t>(to.data) % 8 == 0 && to.stride % 2 == 0;
@@ -137,7 +143,7 @@ struct Backward {
       float* at = to.data + (where.first_row + where.row + h * 8) * to.stride +
                   std::int64_t{where.head} * where.head_dim + column;
 #pragma unroll
-      for (int n = 0; n < kTake / 8; ++n) {
+      for (int n = 0; n < kChunks; ++n) {
         if (n * 8 + column >= where.head_dim) continue;
         const float low = factor * sums[0][n][2 * h], high = factor * sums[0][n][2 * h + 1];
         if (pairs) {
@@ -225,18 +231,18 @@ struct Backward {
   }
 };
 
-template <int kD, Gives kGives>
-__global__ void __launch_bounds__(Backward<kD, kGives>::kBlock, Backward<kD, kGives>::kBlocks)
+template <int kD, int kV, Gives kGives>
+__global__ void __launch_bounds__(Backward<kD, kV, kGives>::kBlock,
+                                  Backward<kD, kV, kGives>::kBlocks)
     backward_kernel(const __grid_constant__ AttentionGpuBackward args,
                     const __grid_constant__ BlockOrder order, bool chunks) {
-  using B = Backward<kD, kGives>;
+  using B = Backward<kD, kV, kGives>;
   constexpr bool kKeyRows = B::kKeyRows;
   auto& s = smem<typename B::Smem>();
   bf16* weights_of_keys = B::kAll ? smem_tail<typename B::Smem, bf16>() : nullptr;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32),
             row = warp * 16 + lane / 4;
-  const int heads = static_cast<int>(args.shape.heads),
-            head_dim = static_cast<int>(args.shape.head_dim);
+  const int heads = static_cast<int>(args.shape.heads);
   const BlockOrder::Place place = order.place(blockIdx.x);
   const int slice = place.group % B::kSlices;
   BackwardWork<B::kRowsOf, B::kRows, B::kColumns> work(args, place.tile, place.group / B::kSlices);
@@ -262,14 +268,20 @@ __global__ void __launch_bounds__(Backward<kD, kGives>::kBlock, Backward<kD, kGi
     }
   }
 
+  if (threadIdx.x == 0) {
+    s.head_dim = static_cast<int>(args.shape.head_dim);
+    s.value_dim = static_cast<int>(args.shape.value_dim);
+  }
+  __syncthreads();
+  const auto load = [&](auto& to, const auto& from, std::int64_t first, int head, const Tile& tile,
+                        int dim) {
+    load_tile<B::kBlock>(to, head_rows(from, first, head, dim), tile.index, tile.count, dim,
+                         chunks);
+  };
   const auto load_columns = [&](const BackwardStep& of, int stage) {
     const std::int64_t first = kKeyRows ? work.q_row : work.kv_row;
-    load_tile<B::kBlock>(s.columns1[stage],
-                         head_rows(kKeyRows ? args.q : args.k, first, of.head, head_dim),
-                         of.tile.index, of.tile.count, head_dim, chunks);
-    load_tile<B::kBlock>(s.columns2[stage],
-                         head_rows(kKeyRows ? args.d_o : args.v, first, of.head, head_dim),
-                         of.tile.index, of.tile.count, head_dim, chunks);
+    load(s.columns1[stage], kKeyRows ? args.q : args.k, first, of.head, of.tile, s.head_dim);
+    load(s.columns2[stage], kKeyRows ? args.d_o : args.v, first, of.head, of.tile, s.value_dim);
     const int i = static_cast<int>(threadIdx.x);
     if (!kKeyRows || i >= B::kColumns) return;
     const bool there = i < of.tile.count;
@@ -280,15 +292,13 @@ __global__ void __launch_bounds__(Backward<kD, kGives>::kBlock, Backward<kD, kGi
       ptx::cp_async_4(&s.first_key[stage][i], args.first_key + token, there ? 4 : 0);
   };
   const std::int64_t own_row = kKeyRows ? work.kv_row : work.q_row;
-  load_tile<B::kBlock>(s.rows1, head_rows(kKeyRows ? args.k : args.q, own_row, work.head, head_dim),
-                       own.index, own.count, head_dim, chunks);
-  load_tile<B::kBlock>(s.rows2,
-                       head_rows(kKeyRows ? args.v : args.d_o, own_row, work.head, head_dim),
-                       own.index, own.count, head_dim, chunks);
+  load(s.rows1, kKeyRows ? args.k : args.q, own_row, work.head, own, s.head_dim);
+  load(s.rows2, kKeyRows ? args.v : args.d_o, own_row, work.head, own, s.value_dim);
   load_columns(step, 0);
   ptx::cp_async_commit();
 
-  typename B::Sums sum1 = {}, sum2 = {};  // of dK, dV or of dQ
+  typename B::Sums sums = {};
+  typename B::ValueSums value_sums = {};
   const float scale_log2 = args.scale * kLog2E;
   for (int stage = 0; step.tile.count > 0; stage ^= 1) {
     const BackwardStep next = work.next();
@@ -310,18 +320,18 @@ __global__ void __launch_bounds__(Backward<kD, kGives>::kBlock, Backward<kD, kGi
     if (active) {
       typename B::Scores p, ds;
       product_of_rows<kD, 1, B::kColumns>(p, &s.rows1[0][0], warp * 16, &s.columns1[stage][0][0]);
-      product_of_rows<kD, 1, B::kColumns>(ds, &s.rows2[0][0], warp * 16, &s.columns2[stage][0][0]);
+      product_of_rows<kV, 1, B::kColumns>(ds, &s.rows2[0][0], warp * 16, &s.columns2[stage][0][0]);
       B::weigh(p, ds, s, stage, query_rows, scale_log2);
       if (!covered) B::mask(p, ds, s, stage, own, step.tile, row, {work.first_key, args.reach});
       typename B::Weights weights;
       if constexpr (kKeyRows) {
         B::pack_weights(weights, p);
-        add_weighted_rows<kD, B::kTake, 1, B::kColumns>(
-            sum2, weights, &s.columns2[stage][0][0] + slice * B::kTake);
+        add_weighted_rows<kV, B::kTakeValues, 1, B::kColumns>(
+            value_sums, weights, &s.columns2[stage][0][0] + slice * B::kTakeValues);
       }
       B::pack_weights(weights, ds);
       if constexpr (B::kAll) B::store_weights(weights_of_keys, weights, row);
-      add_weighted_rows<kD, B::kTake, 1, B::kColumns>(sum1, weights,
+      add_weighted_rows<kD, B::kTake, 1, B::kColumns>(sums, weights,
                                                       &s.columns1[stage][0][0] + slice * B::kTake);
     }
     if constexpr (B::kAll) {
@@ -335,27 +345,32 @@ __global__ void __launch_bounds__(Backward<kD, kGives>::kBlock, Backward<kD, kGi
     step = next;
   }
 
-  const typename B::SumsAt where{own_row + own.index, own.count, row,
-                                 work.head,           head_dim,  slice * B::kTake};
-  B::add_sums(kKeyRows ? args.dk : args.dq, where, sum1, args.scale);
-  if constexpr (kKeyRows) B::add_sums(args.dv, where, sum2, 1);
+  const typename B::SumsAt where{own_row + own.index, own.count,  row,
+                                 work.head,           s.head_dim, slice * B::kTake};
+  B::add_sums(kKeyRows ? args.dk : args.dq, where, sums, args.scale);
+  if constexpr (kKeyRows) {
+    const typename B::SumsAt of_values{where.first_row, where.count, row,
+                                       work.head,       s.value_dim, slice * B::kTakeValues};
+    B::add_sums(args.dv, of_values, value_sums, 1);
+  }
 }
 
-template <int kD, Gives kGives>
+template <int kD, int kV, Gives kGives>
 void launch_backward(const AttentionGpuBackward& args) {
-  using B = Backward<kD, kGives>;
+  using B = Backward<kD, kV, kGives>;
   const AttentionShape& shape = args.shape;
-  const std::int64_t sharing = shape.heads / shape.kv_heads;
+  const std::int64_t sharing = shape.heads / shape.kv_heads,
+                     row_bytes = (shape.head_dim + shape.value_dim) * 2;
   const int tiles = tile_count(B::kKeyRows ? args.kv_ranges : args.q_ranges, B::kRows);
   const BlockOrder order =
       B::kKeyRows ? block_order(tiles, shape.sequences * shape.kv_heads * B::kSlices, B::kSlices,
-                                sharing * shape.q_tokens * shape.head_dim * 4, false)
+                                sharing * shape.q_tokens * row_bytes, false)
                   : block_order(tiles, shape.sequences * shape.heads, sharing,
-                                shape.kv_tokens * shape.head_dim * 4, true);
+                                shape.kv_tokens * row_bytes, true);
   const bool chunks =
       whole_chunks(args.q, shape.head_dim) && whole_chunks(args.k, shape.head_dim) &&
-      whole_chunks(args.v, shape.head_dim) && whole_chunks(args.d_o, shape.head_dim);
-  launch(backward_kernel<kD, kGives>,
+      whole_chunks(args.v, shape.value_dim) && whole_chunks(args.d_o, shape.value_dim);
+  launch(backward_kernel<kD, kV, kGives>,
          {.grid = static_cast<unsigned>(tiles) * static_cast<unsigned>(order.groups),
           .block = B::kBlock,
           .smem_bytes = B::kSmemBytes,
@@ -364,17 +379,17 @@ void launch_backward(const AttentionGpuBackward& args) {
          args, order, chunks);
 }
 
-template <int kD>
+template <int kD, int kV>
 void backward_bf16(const AttentionGpuBackward& args) {
-  using All = Backward<kD, Gives::kAll>;
-  using Keys = Backward<kD, Gives::kKeyGradients>;
+  using All = Backward<kD, kV, Gives::kAll>;
+  using Keys = Backward<kD, kV, Gives::kKeyGradients>;
   if (args.atomics && All::kSmemBytes <= smem_bytes_of_block()) {
     find_tile_first_keys(args, All::kColumns);
-    return launch_backward<kD, Gives::kAll>(args);
+    return launch_backward<kD, kV, Gives::kAll>(args);
   }
   find_tile_first_keys(args, Keys::kColumns);
-  launch_backward<kD, Gives::kKeyGradients>(args);
-  launch_backward<kD, Gives::kQueryGradients>(args);
+  launch_backward<kD, kV, Gives::kKeyGradients>(args);
+  launch_backward<kD, kV, Gives::kQueryGradients>(args);
 }
 
 }  // namespace trireme::cuda::attention

@@ -229,9 +229,11 @@ void launch_backward(Kernel* kernel, const AttentionGpuBackward& args) {
   const SequencesOfHeads queries{nullptr,        0,           shape.sequences,
                                  shape.q_tokens, shape.heads, shape.head_dim},
       keys{nullptr, 0, shape.sequences, shape.kv_tokens, shape.kv_heads, shape.head_dim};
-  const BlockOrder order =
-      backward_block_order(tiles, shape.sequences * shape.kv_heads,
-                           shape.heads / shape.kv_heads * shape.q_tokens * shape.head_dim * 4);
+  SequencesOfHeads outputs = queries, values = keys;
+  outputs.head_dim = values.head_dim = shape.value_dim;
+  const BlockOrder order = backward_block_order(
+      tiles, shape.sequences * shape.kv_heads,
+      shape.heads / shape.kv_heads * shape.q_tokens * (shape.head_dim + shape.value_dim) * 2);
   launch(kernel,
          {.grid = order.blocks(),
           .block = B::kThreads,
@@ -239,9 +241,9 @@ void launch_backward(Kernel* kernel, const AttentionGpuBackward& args) {
           .stream = stream_of(args.exec),
           .name = "attention_backward"},
          HopperBackwardMaps{map_of(args.q, queries, B::kQueries),
-                            map_of(args.d_o, queries, B::kQueries), map_of(args.k, keys, B::kKeys),
-                            map_of(args.v, keys, B::kKeys), map_of(args.dq, queries, B::kQueries),
-                            map_of(args.dk, keys, B::kKeys), map_of(args.dv, keys, B::kKeys)},
+                            map_of(args.d_o, outputs, B::kQueries), map_of(args.k, keys, B::kKeys),
+                            map_of(args.v, values, B::kKeys), map_of(args.dq, queries, B::kQueries),
+                            map_of(args.dk, keys, B::kKeys), map_of(args.dv, values, B::kKeys)},
          args, order, query_tiles);
 }
 

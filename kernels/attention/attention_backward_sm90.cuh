@@ -157,9 +157,10 @@ __device__ __forceinline__ void add_key_gradients(typename B::Smem& s,
   const int warp = static_cast<int>(threadIdx.x) / 32 - 4, block = warp % kBlocks;
   if (warp >= 2 * kBlocks) return;
   const bool is_dk = warp < kBlocks;
+  const std::int64_t dim = is_dk ? args.shape.head_dim : args.shape.value_dim;
   add_sums(sums_to(is_dk ? maps.dk : maps.dv, is_dk ? args.dk : args.dv, s.keys.at,
-                   args.shape.kv_tokens, args.shape.head_dim, s.keys.count, B::kKeys),
-           sums + warp * kSumBlock<B::kKeys>, block * kSumColumns, args.shape.head_dim);
+                   args.shape.kv_tokens, dim, s.keys.count, B::kKeys),
+           sums + warp * kSumBlock<B::kKeys>, block * kSumColumns, dim);
   if (threadIdx.x % 32 != 0) return;
   ptx::bulk_commit();
   ptx::bulk_wait_read<0>();

@@ -155,8 +155,8 @@ __device__ __forceinline__ void give_part(typename B::Smem& s, const float (&dq)
   release(&s.dq_full[ring.stage][kPart]);
 }
 
-/// A consumer's gradient of the keys, times `factor`, is added to `to`; `sums`: room for it, where
-/// no operand is read any more.
+/// A consumer's gradient, the first's of values, times `factor`, is added to `to`; `sums`: room for
+/// it, where no operand is read any more.
 template <class B, int kCount>
 __device__ __forceinline__ void add_key_gradients(float* sums, const TensorMap& map,
                                                   const AttentionHeads<float>& to,
@@ -166,12 +166,12 @@ __device__ __forceinline__ void add_key_gradients(float* sums, const TensorMap& 
   store_sums<B::kKeys>(sums, lane_at().row, gradient, factor);
   ptx::fence_proxy_async_shared();
   sync_warpgroup(consumer);
-  const SumsTo at =
-      sums_to(map, to, keys.at, args.shape.kv_tokens, args.shape.head_dim, keys.count, B::kKeys);
+  const std::int64_t dim = consumer == 0 ? args.shape.value_dim : args.shape.head_dim;
+  const SumsTo at = sums_to(map, to, keys.at, args.shape.kv_tokens, dim, keys.count, B::kKeys);
 #pragma unroll 1
   for (int block = static_cast<int>(threadIdx.x) / 32 % 4; block < kCount * 2 / kSumColumns;
        block += 4)
-    add_sums(at, sums + block * kSumBlock<B::kKeys>, block * kSumColumns, args.shape.head_dim);
+    add_sums(at, sums + block * kSumBlock<B::kKeys>, block * kSumColumns, dim);
   if (threadIdx.x % 32 != 0) return;
   ptx::bulk_commit();
   ptx::bulk_wait_read<0>();

@@ -52,14 +52,15 @@ AttentionLayout layout_of(const ArgumentChecker& check, const AttentionShape& sh
                           const ConstHeadsView& k, const ConstHeadsView& v) {
   check.that(shape.type == DType::kBF16, "q", "a library serves bf16");
   check.that(shape.head_dim % kRowUnit == 0, "q", "a library serves heads of a multiple of 8");
+  check.that(shape.value_dim % kRowUnit == 0, "v", "a library serves heads of a multiple of 8");
   check.that(whole_sequences(shape, mask), "mask", "a library serves whole sequences");
   check.that(!mask.first_key_T.given(), "mask.first_key", "a library knows no documents");
   check.that(!hides_keys(shape, mask), "mask.window", "a library knows no windows");
   check_heads(check, "q", q);
   check_heads(check, "k", k);
   check_heads(check, "v", v);
-  return {shape.sequences, shape.q_tokens, shape.heads,    shape.kv_heads,
-          shape.head_dim,  q.token_stride, k.token_stride, v.token_stride};
+  return {shape.sequences, shape.q_tokens, shape.heads,    shape.kv_heads, shape.head_dim,
+          shape.value_dim, q.token_stride, k.token_stride, v.token_stride};
 }
 
 /// A call and its scratch memory.
@@ -120,8 +121,8 @@ bool served_by_library(const AttentionShape& shape, const AttentionMask& mask,
                        std::initializer_list<ConstHeadsView> heads) {
   const AttentionBackend::Serves& serves = cudnn_attention.serves;
   return shape.type == DType::kBF16 && shape.head_dim % serves.head_dim_step == 0 &&
-         shape.q_tokens >= serves.tokens_min && whole_sequences(shape, mask) &&
-         !mask.first_key_T.given() && !hides_keys(shape, mask) &&
+         shape.value_dim % serves.head_dim_step == 0 && shape.q_tokens >= serves.tokens_min &&
+         whole_sequences(shape, mask) && !mask.first_key_T.given() && !hides_keys(shape, mask) &&
          std::all_of(heads.begin(), heads.end(), [](const ConstHeadsView& view) {
            return view.data != nullptr && rows_suit(view);
          });

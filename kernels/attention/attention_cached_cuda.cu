@@ -24,12 +24,13 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kPerThread = kHeadDimMax / kThreads;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const std::int64_t row = blockIdx.x, head = blockIdx.y;
-  const std::int64_t first_of_kv = head / (args.heads / args.kv_heads) * args.head_dim;
-  const int head_dim = static_cast<int>(args.head_dim), page = static_cast<int>(args.page);
+  const std::int64_t kv_head = head / (args.heads / args.kv_heads);
+  const int head_dim = static_cast<int>(args.head_dim),
+            value_dim = static_cast<int>(args.value_dim), page = static_cast<int>(args.page);
   const std::int32_t* pages = args.pages + args.sequence[row] * args.pages_stride;
   const T* q = static_cast<const T*>(args.q.data) + row * args.q.stride + head * head_dim;
-  const T* keys = static_cast<const T*>(args.k.data) + first_of_kv;
-  const T* values = static_cast<const T*>(args.v.data) + first_of_kv;
+  const T* keys = static_cast<const T*>(args.k.data) + kv_head * head_dim;
+  const T* values = static_cast<const T*>(args.v.data) + kv_head * value_dim;
   for (int d = thread; d < head_dim; d += kThreads) query[d] = to_float(q[d]) * args.scale * kLog2E;
   __syncthreads();
   const int position = args.position[row], count = position + 1;
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int e = 0; e < kPerThread; ++e) {
       const int d = e * kThreads + thread;
-      if (d >= head_dim) break;
+      if (d >= value_dim) break;
       float total = o[e] * factor;
       for (int j = 0; j < tile; ++j) {
         const T* value = values + row_of_key(pages, page, first + j) * args.v.stride;
@@ -80,11 +81,11 @@ __global__ void __launch_bounds__(kThreads)
     }
     __syncthreads();
   }
-  T* out = static_cast<T*>(args.o.data) + row * args.o.stride + head * head_dim;
+  T* out = static_cast<T*>(args.o.data) + row * args.o.stride + head * value_dim;
 #pragma unroll
   for (int e = 0; e < kPerThread; ++e) {
     const int d = e * kThreads + thread;
-    if (d < head_dim) out[d] = from_float<T>(o[e] / sum);
+    if (d < value_dim) out[d] = from_float<T>(o[e] / sum);
   }
   if (args.lse != nullptr && thread == 0)
     args.lse[row * args.heads + head] = maximum / kLog2E + logf(sum);

@@ -193,9 +193,9 @@ void sink_terms(const AttentionSinksArgs& args) {
 template <class Args>
 struct ByHeadSize {
   using Function = void (*)(const Args&);
-  Function f32, d32, d64, d80, d96, d128, d256;
+  Function f32, d32, d64, d80, d96, d128, d192_v128, d256;
 };
-/// That of the smallest compiled size that holds the head.
+/// That of the smallest compiled size that holds the heads.
 template <class Args>
 void for_head_size(const Args& args, const ByHeadSize<Args>& by) {
   const std::int64_t d = args.shape.head_dim;
@@ -204,18 +204,21 @@ void for_head_size(const Args& args, const ByHeadSize<Args>& by) {
   if (d <= 64) return by.d64(args);
   if (d <= 80) return by.d80(args);
   if (d <= 96) return by.d96(args);
-  (d <= 128 ? by.d128 : by.d256)(args);
+  if (d <= 128) return by.d128(args);
+  (d <= 192 && args.shape.value_dim <= 128 ? by.d192_v128 : by.d256)(args);
 }
 
 void forward(const AttentionGpuForward& args) {
   for_head_size<AttentionGpuForward>(
-      args, {forward_f32, forward_bf16<32>, forward_bf16<64>, forward_bf16<80>, forward_bf16<96>,
-             forward_bf16<128>, forward_bf16<256>});
+      args, {forward_f32, forward_bf16<32, 32>, forward_bf16<64, 64>, forward_bf16<80, 80>,
+             forward_bf16<96, 96>, forward_bf16<128, 128>, forward_bf16<192, 128>,
+             forward_bf16<256, 256>});
 }
 void backward(const AttentionGpuBackward& args) {
   for_head_size<AttentionGpuBackward>(
-      args, {backward_f32, backward_bf16<32>, backward_bf16<64>, backward_bf16<80>,
-             backward_bf16<96>, backward_bf16<128>, backward_bf16<256>});
+      args, {backward_f32, backward_bf16<32, 32>, backward_bf16<64, 64>, backward_bf16<80, 80>,
+             backward_bf16<96, 96>, backward_bf16<128, 128>, backward_bf16<192, 128>,
+             backward_bf16<256, 256>});
 }
 
 }  // namespace

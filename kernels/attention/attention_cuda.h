@@ -5,17 +5,18 @@
 
 namespace trireme::cuda::attention {
 
-template <int kD>
+/// kD columns of q and k, kV of v.
+template <int kD, int kV>
 void forward_bf16(const AttentionGpuForward& args);
-/// Of 64, 128 and 256 columns, where AttentionHopperKernels::serves_forward.
-template <int kD>
+/// Of 64, 128 and 256 columns, or 192 and 128, where AttentionHopperKernels::serves_forward.
+template <int kD, int kV>
 void forward_sm90(const AttentionGpuForward& args);
-template <int kD>
+template <int kD, int kV>
 void backward_bf16(const AttentionGpuBackward& args);
 /// Of 64 and 128 columns, where AttentionHopperKernels::serves_backward.
 template <int kD>
 void backward_sm90(const AttentionGpuBackward& args);
-/// Likewise of 192 and 256 columns, kDv of v.
+/// Likewise of 192 and 256 columns, kDv of v: as many, or 128 of 192.
 template <int kD, int kDv>
 void wide_backward_sm90(const AttentionGpuBackward& args);
 

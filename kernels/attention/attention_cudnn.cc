@@ -361,10 +361,10 @@ Plan make_plan(const AttentionLayout& shape, LibraryPass pass, const Target& tar
   }
   throw EnvironmentError(
       "cuDNN {} has no {}kernel for the {} pass of attention over {} tokens with {} query and {} "
-      "KV heads of {} on this GPU. Set model_backend.attention to \"own\"",
+      "KV heads of {} (values of {}) on this GPU. Set model_backend.attention to \"own\"",
       library().version(), deterministic ? "deterministic " : "",
       pass == LibraryPass::kForward ? "forward" : "backward", shape.tokens, shape.heads,
-      shape.kv_heads, shape.head_dim);
+      shape.kv_heads, shape.head_dim, shape.value_dim);
 }
 
 class Plans {

@@ -2,6 +2,6 @@
 
 namespace trireme::cuda::attention {
 
-template void forward_sm90<128>(const AttentionGpuForward&);
+template void forward_sm90<128, 128>(const AttentionGpuForward&);
 
 }  // namespace trireme::cuda::attention

@@ -2,6 +2,6 @@
 
 namespace trireme::cuda::attention {
 
-template void forward_sm90<256>(const AttentionGpuForward&);
+template void forward_sm90<256, 256>(const AttentionGpuForward&);
 
 }  // namespace trireme::cuda::attention

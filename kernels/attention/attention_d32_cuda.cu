@@ -3,7 +3,7 @@
 
 namespace trireme::cuda::attention {
 
-template void forward_bf16<32>(const AttentionGpuForward&);
-template void backward_bf16<32>(const AttentionGpuBackward&);
+template void forward_bf16<32, 32>(const AttentionGpuForward&);
+template void backward_bf16<32, 32>(const AttentionGpuBackward&);
 
 }  // namespace trireme::cuda::attention

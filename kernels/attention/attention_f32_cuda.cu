@@ -96,6 +96,7 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
   const BlockOrder::Place place = order.place(blockIdx.x);
   const int heads = static_cast<int>(args.shape.heads), head = place.group % heads,
             head_dim = static_cast<int>(args.shape.head_dim),
+            value_dim = static_cast<int>(args.shape.value_dim),
             kv_head = head / (heads / static_cast<int>(args.shape.kv_heads));
   const std::int64_t sequence = place.group / heads, kv_row = sequence * args.shape.kv_tokens;
   const Tile queries = tile_at(args.q_ranges, place.tile, F::kRows);
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
     if (keys.count == 0) break;
     __syncthreads();  // no warp still reads the tile before
     F::load_rows(s.k, args.k, kv_row, keys, kv_head, head_dim);
-    F::load_rows(s.v, args.v, kv_row, keys, kv_head, head_dim);
+    F::load_rows(s.v, args.v, kv_row, keys, kv_head, value_dim);
     __syncthreads();
 
     float p[F::kPerLane];
@@ -144,15 +145,15 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
 #pragma unroll
       for (int e = 0; e < 4; ++e) out[i].at[e] *= rescale;
     __syncwarp();  // a row's weights stay within its warp
-    if (row < queries.count) F::add_weighted(out, s.p, s.v, row, keys.count, head_dim);
+    if (row < queries.count) F::add_weighted(out, s.p, s.v, row, keys.count, value_dim);
   }
   sum = quad_sum(sum);
   if (row >= queries.count) return;
   const std::int64_t token = first_row + queries.index + row;
   const float factor = sum == 0 ? 0 : 1 / sum;  // a NaN stays one
   float* to =
-      static_cast<float*>(args.o.data) + token * args.o.stride + std::int64_t{head} * head_dim;
-  F::for_each_sum(out, head_dim, [&](int column, float value) { to[column] = value * factor; });
+      static_cast<float*>(args.o.data) + token * args.o.stride + std::int64_t{head} * value_dim;
+  F::for_each_sum(out, value_dim, [&](int column, float value) { to[column] = value * factor; });
   const float shift = largest == -INFINITY ? 0 : __fmul_rn(largest, scale_log2);
   if (quarter == 0)
     args.lse[token * heads + head] = sum == 0 ? -INFINITY : fmaf(shift, kLn2, logf(sum));
@@ -175,7 +176,8 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
   auto& s = smem<BackwardSmem<kD>>();
   const int row = static_cast<int>(threadIdx.x / 4), quarter = static_cast<int>(threadIdx.x % 4);
   const int heads = static_cast<int>(args.shape.heads),
-            head_dim = static_cast<int>(args.shape.head_dim);
+            head_dim = static_cast<int>(args.shape.head_dim),
+            value_dim = static_cast<int>(args.shape.value_dim);
   const BlockOrder::Place place = order.place(blockIdx.x);
   BackwardWork<kRowsOf, F::kRows, F::kColumns> work(args, place.tile, place.group);
   const Tile& own = work.own;
@@ -190,7 +192,7 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
     if (work.first_key != nullptr) row_first_key = work.first_key[row];
   }
   F::load_rows(s.rows1, kKeyRows ? args.k : args.q, own_row, own, work.head, head_dim);
-  F::load_rows(s.rows2, kKeyRows ? args.v : args.d_o, own_row, own, work.head, head_dim);
+  F::load_rows(s.rows2, kKeyRows ? args.v : args.d_o, own_row, own, work.head, value_dim);
   const float scale_log2 = args.scale * kLog2E;
   typename F::Sums sum1 = {}, sum2 = {};
   for (;;) {
@@ -199,7 +201,7 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
     __syncthreads();  // no warp still reads the tile before
     F::load_rows(s.columns1, kKeyRows ? args.q : args.k, other_row, step.tile, step.head, head_dim);
     F::load_rows(s.columns2, kKeyRows ? args.d_o : args.v, other_row, step.tile, step.head,
-                 head_dim);
+                 value_dim);
     if (kKeyRows && static_cast<int>(threadIdx.x) < step.tile.count) {
       const std::int64_t token = work.q_row + step.tile.index + threadIdx.x;
       s.lse[threadIdx.x] = args.lse[token * heads + step.head];
@@ -210,7 +212,7 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
 
     float p[F::kPerLane], dp[F::kPerLane];
     F::products(p, s.rows1, s.columns1, row, step.tile.count, head_dim);
-    F::products(dp, s.rows2, s.columns2, row, step.tile.count, head_dim);
+    F::products(dp, s.rows2, s.columns2, row, step.tile.count, value_dim);
 #pragma unroll
     for (int i = 0; i < F::kPerLane; ++i) {
       const int at = quarter + 4 * i;
@@ -232,19 +234,18 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
     __syncwarp();  // a row's weights stay within its warp
     if (row < own.count) {
       if constexpr (kKeyRows)
-        F::add_weighted(sum2, s.p, s.columns2, row, step.tile.count, head_dim);
+        F::add_weighted(sum2, s.p, s.columns2, row, step.tile.count, value_dim);
       F::add_weighted(sum1, s.ds, s.columns1, row, step.tile.count, head_dim);
     }
   }
   if (row >= own.count) return;
-  const auto add = [&](const AttentionHeads<float>& to, const typename F::Sums& sums,
+  const auto add = [&](const AttentionHeads<float>& to, int dims, const typename F::Sums& sums,
                        float factor) {
-    float* at =
-        to.data + (own_row + own.index + row) * to.stride + std::int64_t{work.head} * head_dim;
-    F::for_each_sum(sums, head_dim, [&](int column, float value) { at[column] += factor * value; });
+    float* at = to.data + (own_row + own.index + row) * to.stride + std::int64_t{work.head} * dims;
+    F::for_each_sum(sums, dims, [&](int column, float value) { at[column] += factor * value; });
   };
-  add(kKeyRows ? args.dk : args.dq, sum1, args.scale);
-  if constexpr (kKeyRows) add(args.dv, sum2, 1);
+  add(kKeyRows ? args.dk : args.dq, head_dim, sum1, args.scale);
+  if constexpr (kKeyRows) add(args.dv, value_dim, sum2, 1);
 }
 
 template <int kD>

@@ -15,7 +15,7 @@ const AttentionBackend& backend_of(AttentionKernel kernel) {
 }
 
 AttentionKey key_of(const AttentionShape& shape, bool backward) {
-  return {shape.q_tokens, shape.heads, shape.kv_heads, shape.head_dim, backward};
+  return {shape.q_tokens, shape.heads, shape.kv_heads, shape.head_dim, shape.value_dim, backward};
 }
 
 /// The backward pass of a library that adds in one order keeps every score: it is no candidate
@@ -62,8 +62,8 @@ void forward(Context& context, const AttentionShape& shape, const AttentionForwa
 
 const AttentionBackend& fastest_backward(Context& context, const AttentionShape& shape,
                                          const AttentionBackward& args) {
-  AttentionLayout layout{shape.sequences, shape.q_tokens, shape.heads, shape.kv_heads,
-                         shape.head_dim};
+  AttentionLayout layout{shape.sequences, shape.q_tokens, shape.heads,
+                         shape.kv_heads,  shape.head_dim, shape.value_dim};
   layout.deterministic = context.deterministic();
   return fastest(context, key_of(shape, true),
                  served_by_library(shape, args.mask, {args.q, args.k, args.v, args.o, args.d_o}) &&

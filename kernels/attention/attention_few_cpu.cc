@@ -13,7 +13,7 @@ namespace {
 /// A query of one head. `Keys` calls body(first row, end) for each run of the keys that it sees.
 template <class T, class Keys>
 struct FewQuery {
-  std::int64_t head_dim;
+  std::int64_t head_dim, value_dim;
   const T* query;
   AttentionHeads<const T> k, v;  // of its key head
   T* o;
@@ -86,9 +86,9 @@ struct FewQuery {
       if (sum == 0) *lse = -kAttentionInfinity;
     }
     std::int64_t column = 0;
-    for (; column + 4 * F32::kWidth <= head_dim; column += 4 * F32::kWidth)
+    for (; column + 4 * F32::kWidth <= value_dim; column += 4 * F32::kWidth)
       combine<4>(column, inverse, Full{});
-    for_each_vector(column, head_dim,
+    for_each_vector(column, value_dim,
                     [&](std::int64_t d, auto lanes) { combine<1>(d, inverse, lanes); });
   }
 };
@@ -121,7 +121,8 @@ void few_piece(const AttentionForwardArgs& args, int piece) {
   TileMemory memory(args.scratch + piece * attention_forward_scratch(shape));
   const FewQueryTiles tiles = few_query_tiles(memory, shape);
   const AttentionItem first = args.starts[piece], last = args.starts[piece + 1];
-  const std::int64_t queries = shape.q_tokens, head_dim = shape.head_dim;
+  const std::int64_t queries = shape.q_tokens, head_dim = shape.head_dim,
+                     value_dim = shape.value_dim;
   for (std::int64_t item = first.group * queries + first.block;
        item < last.group * queries + last.block; ++item) {
     const std::int64_t group = item / queries, query = item % queries,
@@ -134,10 +135,11 @@ void few_piece(const AttentionForwardArgs& args, int piece) {
         args.visibility, position,
         first_visible(first_key == nullptr ? 0 : first_key[row], position, args.visibility.reach)};
     FewQuery<T, BlockKeys>{head_dim,
+                           value_dim,
                            row_of_head<const T>(args.q, row, head, head_dim),
                            head_of<T>(args.k, first_kv, kv_head, head_dim),
-                           head_of<T>(args.v, first_kv, kv_head, head_dim),
-                           row_of_head<T>(args.o, row, head, head_dim),
+                           head_of<T>(args.v, first_kv, kv_head, value_dim),
+                           row_of_head<T>(args.o, row, head, value_dim),
                            args.lse + row * shape.heads + head,
                            args.scale,
                            keys,
@@ -167,7 +169,8 @@ void cached_piece(const AttentionCachedArgs& args, int piece) {
   TileMemory memory(args.scratch + piece * args.scratch_of_piece);
   float* const q = memory.take(whole_vectors(args.head_dim));
   float* const scores = memory.take(args.longest);
-  const std::int64_t group = args.heads / args.kv_heads, head_dim = args.head_dim;
+  const std::int64_t group = args.heads / args.kv_heads, head_dim = args.head_dim,
+                     value_dim = args.value_dim;
   for (std::int64_t item = args.starts[piece]; item < args.starts[piece + 1]; ++item) {
     const std::int64_t row = item / args.kv_heads, kv_head = item % args.kv_heads;
     const std::int64_t position = args.position[row];
@@ -175,10 +178,11 @@ void cached_piece(const AttentionCachedArgs& args, int piece) {
                          first_visible(0, position, args.reach), position + 1};
     for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       FewQuery<T, PagedKeys>{head_dim,
+                             value_dim,
                              row_of_head<const T>(args.q, row, head, head_dim),
                              head_of<T>(args.k, 0, kv_head, head_dim),
-                             head_of<T>(args.v, 0, kv_head, head_dim),
-                             row_of_head<T>(args.o, row, head, head_dim),
+                             head_of<T>(args.v, 0, kv_head, value_dim),
+                             row_of_head<T>(args.o, row, head, value_dim),
                              args.lse == nullptr ? nullptr : args.lse + row * args.heads + head,
                              args.scale,
                              keys,

@@ -15,23 +15,25 @@ constexpr std::int64_t kGroupsMax = kQueries / kGroup;
 constexpr std::int64_t kGroupsInPanel = kPanel / kGroup;
 
 struct ForwardTiles {
-  std::int64_t stride;
-  float *k, *v;     // [64][stride]
+  std::int64_t stride, value_stride;
+  float* k;         // [64][stride]
+  float* v;         // [64][value_stride]
   float* q_panels;  // [panel][head_dim][kPanel], times scale log2(e): scores are exponents of 2
-  float* o;         // [128][stride]
+  float* o;         // [128][value_stride]
   float* s;         // [64][kPanel]: scores, then probabilities of a panel
   float *maximum, *sum;  // [128], of the queries
   float* rescale;        // [kPanel]
   float *low, *high;     // [128]
 };
 
-ForwardTiles forward_tiles(TileMemory& memory, std::int64_t head_dim) {
+ForwardTiles forward_tiles(TileMemory& memory, const AttentionShape& shape) {
   ForwardTiles t;
-  t.stride = tile_stride(head_dim);
+  t.stride = tile_stride(shape.head_dim);
+  t.value_stride = tile_stride(shape.value_dim);
   t.k = memory.take(kAttentionBlock * t.stride);
-  t.v = memory.take(kAttentionBlock * t.stride);
-  t.q_panels = memory.take(kQueries * head_dim);
-  t.o = memory.take(kQueries * t.stride);
+  t.v = memory.take(kAttentionBlock * t.value_stride);
+  t.q_panels = memory.take(kQueries * shape.head_dim);
+  t.o = memory.take(kQueries * t.value_stride);
   t.s = memory.take(kAttentionBlock * kPanel);
   t.maximum = memory.take(kQueries);
   t.sum = memory.take(kQueries);
@@ -142,8 +144,8 @@ void scores_of_panel(const ForwardTiles& t, std::int64_t panel, const BlockView*
 
 /// `views`: what each group of the panel sees; `queries` of it there are.
 void attend_panel(const ForwardTiles& t, std::int64_t panel, std::int64_t queries,
-                  const BlockView* views, std::int64_t head_dim, const Ahead& ahead) {
-  scores_of_panel(t, panel, views, head_dim);
+                  const BlockView* views, const AttentionShape& shape, const Ahead& ahead) {
+  scores_of_panel(t, panel, views, shape.head_dim);
   for (std::int64_t first = 0; first < queries; first += kGroup) {
     ahead.fetch(panel * kGroupsInPanel + first / kGroup);
     const auto& [span, whole] = views[first / kGroup];
@@ -153,12 +155,12 @@ void attend_panel(const ForwardTiles& t, std::int64_t panel, std::int64_t querie
     Product<> output{};
     output.a = t.s + span.low * kPanel + first;
     output.a_stride = kPanel;
-    output.b = t.v + span.low * t.stride;
-    output.b_stride = t.stride;
-    output.c = t.o + (panel * kPanel + first) * t.stride;
-    output.c_stride = t.stride;
+    output.b = t.v + span.low * t.value_stride;
+    output.b_stride = t.value_stride;
+    output.c = t.o + (panel * kPanel + first) * t.value_stride;
+    output.c_stride = t.value_stride;
     output.rows = queries - first < kGroup ? queries - first : kGroup;
-    output.columns = whole_vectors(head_dim);
+    output.columns = whole_vectors(shape.value_dim);
     output.depth = span.high - span.low;
     output.row_scale = t.rescale + first;
     multiply<OperandA::kColumns, Store::kScaleAndAdd>(output);
@@ -174,15 +176,20 @@ struct ForwardBlock {
   [[nodiscard]] std::int64_t first_row() const {
     return b.sequence * args.shape.q_tokens + b.query;
   }
+  [[nodiscard]] std::int64_t kv_row(std::int64_t key) const {
+    return b.sequence * args.shape.kv_tokens + key;
+  }
   [[nodiscard]] const T* queries() const {
     return row_of_head<const T>(args.q, first_row(), b.head, args.shape.head_dim);
   }
-  [[nodiscard]] const T* keys(const AttentionHeads<const void>& k_or_v, std::int64_t key) const {
-    return row_of_head<const T>(k_or_v, b.sequence * args.shape.kv_tokens + key, b.kv_head,
-                                args.shape.head_dim);
+  [[nodiscard]] const T* keys(std::int64_t key) const {
+    return row_of_head<const T>(args.k, kv_row(key), b.kv_head, args.shape.head_dim);
+  }
+  [[nodiscard]] const T* values(std::int64_t key) const {
+    return row_of_head<const T>(args.v, kv_row(key), b.kv_head, args.shape.value_dim);
   }
   [[nodiscard]] T* output(std::int64_t query) const {
-    return row_of_head<T>(args.o, first_row() + query, b.head, args.shape.head_dim);
+    return row_of_head<T>(args.o, first_row() + query, b.head, args.shape.value_dim);
   }
 
   void load_queries() const {
@@ -193,7 +200,7 @@ struct ForwardBlock {
       pack_rows<kPanel>(t.q_panels + i * shape.head_dim, q + i * args.q.stride, args.q.stride,
                         b.count - i, shape.head_dim, args.scale * kLog2E);
     }
-    clear_tile(t.o, b.count * t.stride);
+    clear_tile(t.o, b.count * t.value_stride);
     clear_tile(t.sum, kQueries);
     clear_tile(t.low, kQueries);
     clear_tile(t.high, kQueries);
@@ -202,24 +209,25 @@ struct ForwardBlock {
 
   void load_keys(const AttentionKeyBlock& block, KeySpan span) const {
     const AttentionShape& shape = args.shape;
-    const T* k = keys(args.k, block.index + span.low);
-    const T* v = keys(args.v, block.index + span.low);
+    const T* k = keys(block.index + span.low);
+    const T* v = values(block.index + span.low);
     const std::int64_t rows = span.high - span.low;
     copy_rows({t.k + span.low * t.stride, t.stride, args.k.stride, rows, shape.head_dim, 1.0F}, k);
-    copy_rows({t.v + span.low * t.stride, t.stride, args.v.stride, rows, shape.head_dim, 1.0F}, v);
+    copy_rows({t.v + span.low * t.value_stride, t.value_stride, args.v.stride, rows,
+               shape.value_dim, 1.0F},
+              v);
   }
 
   [[nodiscard]] Ahead keys_ahead(const AttentionKeyBlock& block) const {
-    const std::int64_t dim = args.shape.head_dim;
-    return {RowsAhead::of(keys(args.k, block.index), args.k.stride, block.count, dim),
-            RowsAhead::of(keys(args.v, block.index), args.v.stride, block.count, dim)};
+    const auto& [index, count, position] = block;
+    return {RowsAhead::of(keys(index), args.k.stride, count, args.shape.head_dim),
+            RowsAhead::of(values(index), args.v.stride, count, args.shape.value_dim)};
   }
   /// The next item's queries, and where this one's outputs go.
   [[nodiscard]] Ahead ends_ahead(const ForwardBlock* next) const {
-    const std::int64_t dim = args.shape.head_dim;
-    Ahead ahead = {{}, RowsAhead::of(output(0), args.o.stride, b.count, dim)};
+    Ahead ahead = {{}, RowsAhead::of(output(0), args.o.stride, b.count, args.shape.value_dim)};
     if (next != nullptr)
-      ahead.a = RowsAhead::of(next->queries(), args.q.stride, next->b.count, dim);
+      ahead.a = RowsAhead::of(next->queries(), args.q.stride, next->b.count, args.shape.head_dim);
     return ahead;
   }
 
@@ -240,7 +248,7 @@ struct ForwardBlock {
     load_keys(block, hull);
     for (std::int64_t i = 0; i < b.count; i += kPanel) {
       const std::int64_t queries = b.count - i < kPanel ? b.count - i : kPanel;
-      attend_panel(t, i / kPanel, queries, views + i / kGroup, args.shape.head_dim, ahead);
+      attend_panel(t, i / kPanel, queries, views + i / kGroup, args.shape, ahead);
     }
   }
 
@@ -250,8 +258,8 @@ struct ForwardBlock {
       T* o = output(i);
       const float sum = t.sum[i];
       const F32 inverse = F32::broadcast(sum == 0 ? 0.0F : 1.0F / sum);
-      for_each_vector(0, shape.head_dim, [&](std::int64_t d, auto lanes) {
-        (F32::load(t.o + i * t.stride + d) * inverse).store(o + d, lanes);
+      for_each_vector(0, shape.value_dim, [&](std::int64_t d, auto lanes) {
+        (F32::load(t.o + i * t.value_stride + d) * inverse).store(o + d, lanes);
       });
     }
     // In place: maximum becomes log-sum-exp.
@@ -282,7 +290,7 @@ template <class T>
 void forward_piece(const AttentionForwardArgs& args, int piece) {
   const AttentionShape& shape = args.shape;
   TileMemory memory(args.scratch + piece * attention_forward_scratch(shape));
-  const ForwardTiles tiles = forward_tiles(memory, shape.head_dim);
+  const ForwardTiles tiles = forward_tiles(memory, shape);
   const std::int64_t blocks = (shape.q_tokens + kQueries - 1) / kQueries;
   const AttentionItem first = args.starts[piece], last = args.starts[piece + 1];
   const std::int64_t end = last.group * blocks + last.block;
@@ -297,7 +305,7 @@ void forward_piece(const AttentionForwardArgs& args, int piece) {
 
 std::int64_t attention_forward_scratch(const AttentionShape& shape) {
   TileMemory tiles(nullptr), few(nullptr);
-  forward_tiles(tiles, shape.head_dim);
+  forward_tiles(tiles, shape);
   few_query_tiles(few, shape);
   return tiles.bytes() > few.bytes() ? tiles.bytes() : few.bytes();
 }

@@ -14,7 +14,8 @@
 
 namespace trireme::cuda::attention {
 
-template <int kD>
+/// kD: columns of q and k in shared memory; kV: of v, and of the sums.
+template <int kD, int kV>
 struct Forward {
   static constexpr int kRowTiles = kD > 128 ? 1 : 2;
   static constexpr int kRowsPerWarp = 16 * kRowTiles;
@@ -23,7 +24,7 @@ struct Forward {
   struct Smem {
     alignas(128) bf16 q[kQueries][kD];
     alignas(128) bf16 k[2][kKeys][kD];
-    alignas(128) bf16 v[2][kKeys][kD];
+    alignas(128) bf16 v[2][kKeys][kV];
     // Warp 0 looks for tiles two ahead. All this stands here, as the sums leave no registers.
     Tile tiles[3];
     TileScan::State scan;
@@ -35,7 +36,7 @@ struct Forward {
   };
   using Scores = float[kRowTiles][kKeys / 8][4];
   using Weights = std::uint32_t[kRowTiles][kKeys / 8][2];
-  using Out = float[kRowTiles][kD / 8][4];
+  using Out = float[kRowTiles][kV / 8][4];
 
   /// What a lane knows of its rows, [row tile][upper or lower row].
   struct Rows {
@@ -98,7 +99,7 @@ struct Forward {
         // Seldom after the first tiles.
         if (__any_sync(kAllLanes, rescale != 1) == 0) continue;
 #pragma unroll
-        for (int n = 0; n < kD / 8; ++n)
+        for (int n = 0; n < kV / 8; ++n)
 #pragma unroll
           for (int e = 0; e < 2; ++e) out[m][n][2 * h + e] *= rescale;
       }
@@ -107,7 +108,7 @@ struct Forward {
   static __device__ __forceinline__ void finish(const AttentionGpuForward& args, Rows& rows,
                                                 Out& out, std::int64_t first_row, int count,
                                                 int row, int head) {
-    const int head_dim = static_cast<int>(args.shape.head_dim),
+    const int value_dim = static_cast<int>(args.shape.value_dim),
               column = static_cast<int>(threadIdx.x % 4) * 2;
     auto* o = static_cast<bf16*>(args.o.data);
     const bool pairs = reinterpret_cast<std::uintptr_t>(o) % 4 == 0 && args.o.stride % 2 == 0;
@@ -120,10 +121,10 @@ struct Forward {
         if (tile_row >= count) continue;
         const std::int64_t token = first_row + tile_row;
         const float factor = sum == 0 ? 0 : 1 / sum;  // a NaN stays one
-        bf16* to = o + token * args.o.stride + std::int64_t{head} * head_dim + column;
+        bf16* to = o + token * args.o.stride + std::int64_t{head} * value_dim + column;
 #pragma unroll
-        for (int n = 0; n < kD / 8; ++n) {
-          if (n * 8 + column >= head_dim) continue;
+        for (int n = 0; n < kV / 8; ++n) {
+          if (n * 8 + column >= value_dim) continue;
           const Vector<bf16, 2> pair = {from_float<bf16>(out[m][n][2 * h] * factor),
                                         from_float<bf16>(out[m][n][2 * h + 1] * factor)};
           if (pairs) {
@@ -142,16 +143,17 @@ struct Forward {
   }
 };
 
-template <int kD>
+template <int kD, int kV>
 __global__ void __launch_bounds__(kThreads, 2)
     forward_kernel(const __grid_constant__ AttentionGpuForward args,
                    const __grid_constant__ BlockOrder order, bool chunks) {
-  using F = Forward<kD>;
+  using F = Forward<kD, kV>;
   auto& s = smem<typename F::Smem>();
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const BlockOrder::Place place = order.place(blockIdx.x);
   const int heads = static_cast<int>(args.shape.heads), head = place.group % heads,
             head_dim = static_cast<int>(args.shape.head_dim),
+            value_dim = static_cast<int>(args.shape.value_dim),
             kv_head = head / (heads / static_cast<int>(args.shape.kv_heads));
   const std::int64_t sequence = place.group / heads;
   const std::int64_t kv_row = sequence * args.shape.kv_tokens;
@@ -168,7 +170,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       s.tile_bounds = tile_bounds;
       s.scan = {0, 0};
       s.k_rows = head_rows(args.k, kv_row, kv_head, head_dim);
-      s.v_rows = head_rows(args.v, kv_row, kv_head, head_dim);
+      s.v_rows = head_rows(args.v, kv_row, kv_head, value_dim);
       s.queries = queries;
       s.first_key = first_key;
       s.first_row = first_row;
@@ -199,7 +201,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto load_keys = [&](const Tile& keys, int stage) {
     if (keys.count == 0) return;
     load_tile(s.k[stage], s.k_rows, keys.index, keys.count, head_dim, chunks);
-    load_tile(s.v[stage], s.v_rows, keys.index, keys.count, head_dim, chunks);
+    load_tile(s.v[stage], s.v_rows, keys.index, keys.count, value_dim, chunks);
   };
   find_tile(0);
   find_tile(1);
@@ -224,21 +226,21 @@ __global__ void __launch_bounds__(kThreads, 2)
       if (!s.bounds[warp].covers(keys) || keys.count < F::kKeys)
         F::mask(scores, s.queries, keys, row, {s.first_key, args.reach});
       F::soften(weights, scores, rows, out, scale_log2);
-      add_weighted_rows<kD, kD, F::kRowTiles, F::kKeys>(out, weights, &s.v[stage][0][0]);
+      add_weighted_rows<kV, kV, F::kRowTiles, F::kKeys>(out, weights, &s.v[stage][0][0]);
     }
   }
   F::finish(args, rows, out, s.first_row, s.queries.count, row, head);
 }
 
-template <int kD>
+template <int kD, int kV>
 void forward_bf16(const AttentionGpuForward& args) {
-  using F = Forward<kD>;
+  using F = Forward<kD, kV>;
   const AttentionShape& shape = args.shape;
   const int tiles = tile_count(args.q_ranges, F::kQueries);
   const BlockOrder order =
       block_order(tiles, shape.sequences * shape.heads, shape.heads / shape.kv_heads,
-                  shape.kv_tokens * shape.head_dim * 4, true);
-  launch(forward_kernel<kD>,
+                  shape.kv_tokens * (shape.head_dim + shape.value_dim) * 2, true);
+  launch(forward_kernel<kD, kV>,
          {.grid = static_cast<unsigned>(tiles) * static_cast<unsigned>(order.groups),
           .block = kThreads,
           .smem_bytes = sizeof(typename F::Smem),
@@ -246,7 +248,7 @@ void forward_bf16(const AttentionGpuForward& args) {
           .name = "attention_forward"},
          args, order,
          whole_chunks(args.q, shape.head_dim) && whole_chunks(args.k, shape.head_dim) &&
-             whole_chunks(args.v, shape.head_dim));
+             whole_chunks(args.v, shape.value_dim));
 }
 
 }  // namespace trireme::cuda::attention

@@ -8,8 +8,8 @@
 // step behind keys, as they are used: S(j) = Q K(j)^T is issued before O += P(j-1) V(j-1), and the
 // softmax of S(j) runs under that product. P stays in registers.
 //
-// Floor: 4 D operations a visible pair and head, 4096 a cycle and multiprocessor; its exponential,
-// 16 a cycle, takes 64 / D of that time beside it.
+// Floor: 2 D + 2 Dv operations a visible pair and head, 4096 a cycle and multiprocessor; its
+// exponential, 16 a cycle, takes 128 / (D + Dv) of that time beside it.
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_sweep_sm90.cuh"
@@ -47,7 +47,7 @@ class KeyFeed {
       std::uint64_t* const full = &s_.v_full[v_.stage];
       ptx::mbarrier_wait(&s_.v_empty[v_.stage], v_.parity ^ 1);
       ptx::mbarrier_arrive_expect_tx(full, static_cast<int>(sizeof s_.v[0]));
-      bring_heads<F::kD, F::kKeys>(s_.v[v_.stage], maps_.v, {of.head, index, of.sequence}, full);
+      bring_heads<F::kV, F::kKeys>(s_.v[v_.stage], maps_.v, {of.head, index, of.sequence}, full);
     }
     v_.advance();
   }
@@ -84,9 +84,10 @@ __device__ __forceinline__ void find_bounds(typename F::Smem& s, const Attention
 
 template <class F>
 __device__ __forceinline__ void produce(typename F::Smem& s, const AttentionGpuForward& args,
-                                        const HopperForwardMaps& maps, const BlockOrder& order) {
+                                        const HopperForwardMaps& maps, const BlockOrder& order,
+                                        HeadsOfTile together) {
   const int heads = static_cast<int>(args.shape.heads),
-            sharing = heads / static_cast<int>(args.shape.kv_heads);
+            sharing = heads / static_cast<int>(args.shape.kv_heads), groups = together.token(heads);
   KeyFeed<F> feed(s, maps);
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(maps.q);
@@ -96,8 +97,8 @@ __device__ __forceinline__ void produce(typename F::Smem& s, const AttentionGpuF
   int turn = 0;
   for (unsigned item = blockIdx.x; item < order.blocks(); item += gridDim.x, ++turn) {
     const BlockOrder::Place place = order.place(item);
-    const int head = place.group % heads, sequence = place.group / heads;
-    const Tile queries = tile_at(args.q_ranges, place.tile, F::kQueries);
+    const int head = together.rows(place.group % groups), sequence = place.group / groups;
+    const Tile queries = tile_at(args.q_ranges, place.tile, together.token(F::kQueries));
     find_bounds<F>(s, args, queries, sequence);
     const HeadAt of{head / sharing, 0, sequence};
     TileScan scan(args.kv_ranges, F::kKeys);
@@ -114,7 +115,7 @@ __device__ __forceinline__ void produce(typename F::Smem& s, const AttentionGpuF
       bring_keys(keys, next);
     }
     const bool last = order.blocks() - item <= gridDim.x;
-    bring_queries<F>(s, maps.q, {queries, head, sequence, sees, last}, turn);
+    bring_queries<F>(s, maps.q, {queries, together, head, sequence, sees, last}, turn);
     int values = keys.index;
     while (next.count > 0) {
       keys = next;
@@ -143,16 +144,17 @@ __device__ __forceinline__ void finish_rows(bf16* tile, const typename F::Out& o
     const int tile_row = row + 8 * h;
     bf16* const to = tile + tile_row * kBlockColumns + lane % 4 * 2;
 #pragma unroll
-    for (int n = 0; n < F::kD / 8; ++n) {
+    for (int n = 0; n < F::kV / 8; ++n) {
       const std::uint32_t pair = pack(out[n * 4 + 2 * h] * factor, out[n * 4 + 2 * h + 1] * factor);
       bf16* const at = to + n / 8 * kBlockElements<F::kQueries> + (n % 8 ^ turn) * 8;
       store(reinterpret_cast<std::uint32_t*>(at), Vector<std::uint32_t, 1>{pair});
     }
-    if (lane % 4 != 0 || tile_row >= work.queries.count) continue;
-    const std::int64_t token = work.sequence * args.shape.q_tokens + work.queries.index + tile_row;
+    const int of_tile = work.heads.token(tile_row);
+    if (lane % 4 != 0 || of_tile >= work.queries.count) continue;
+    const std::int64_t token = work.sequence * args.shape.q_tokens + work.queries.index + of_tile;
     const float largest = rows.max[h];
     const float shift = largest == -INFINITY ? 0 : __fmul_rn(largest, args.scale * kLog2E);
-    args.lse[token * args.shape.heads + work.head] =
+    args.lse[token * args.shape.heads + work.head + work.heads.head(tile_row)] =
         sum == 0 ? -INFINITY : fmaf(shift, kLn2, logf(sum));
   }
 }
@@ -161,15 +163,17 @@ __device__ __forceinline__ void finish_rows(bf16* tile, const typename F::Out& o
 template <class F>
 __device__ __forceinline__ void copy_rows(const bf16* tile, const AttentionGpuForward& args,
                                           const typename F::Work& work, int first, int count) {
-  const int chunks = static_cast<int>(args.shape.head_dim) / 8;
-  const std::int64_t token = work.sequence * args.shape.q_tokens + work.queries.index + first;
+  const int chunks = static_cast<int>(args.shape.value_dim) / 8;
+  const std::int64_t token = work.sequence * args.shape.q_tokens + work.queries.index;
   bf16* const to = static_cast<bf16*>(args.o.data) + token * args.o.stride +
-                   std::int64_t{work.head} * args.shape.head_dim;
+                   std::int64_t{work.head} * args.shape.value_dim;
   for (int i = static_cast<int>(threadIdx.x) % kWarpgroup; i < count * chunks; i += kWarpgroup) {
-    const int row = i / chunks, chunk = i % chunks;
-    const bf16* const from = tile + chunk / 8 * kBlockElements<F::kQueries> +
-                             (first + row) * kBlockColumns + (chunk % 8 ^ row % 8) * 8;
-    store(to + row * args.o.stride + chunk * 8, load<8>(from));
+    const int row = first + i / chunks, chunk = i % chunks;
+    const bf16* const from = tile + chunk / 8 * kBlockElements<F::kQueries> + row * kBlockColumns +
+                             (chunk % 8 ^ row % 8) * 8;
+    bf16* const of_head =
+        to + work.heads.token(row) * args.o.stride + work.heads.head(row) * args.shape.value_dim;
+    store(of_head + chunk * 8, load<8>(from));
   }
 }
 
@@ -185,13 +189,13 @@ __device__ __forceinline__ void finish_tile(typename F::Smem& s, const typename 
   finish_rows<F>(s.out(), out, rows, args, work, row);
   ptx::fence_proxy_async_shared();
   sync_warpgroup(consumer);
-  const int first = consumer * 64, count = min(64, work.queries.count - first);
+  const int first = consumer * 64, count = min(64, work.heads.rows(work.queries.count) - first);
   if (count == 64 || work.queries.index + work.queries.count == args.shape.q_tokens) {
     if (elected && count > 0) {
 #pragma unroll
-      for (int block = 0; block < F::kD / kBlockColumns; ++block)
-        ptx::tma_store_4d(map, block * kBlockColumns, work.head, work.queries.index + first,
-                          work.sequence,
+      for (int block = 0; block < F::kV / kBlockColumns; ++block)
+        ptx::tma_store_4d(map, block * kBlockColumns, work.head,
+                          work.queries.index + work.heads.token(first), work.sequence,
                           s.out() + block * kBlockElements<F::kQueries> + first * kBlockColumns);
       ptx::bulk_commit();
     }
@@ -233,12 +237,12 @@ __device__ __forceinline__ void consume(typename F::Smem& s, const AttentionGpuF
   if (threadIdx.x % kWarpgroup == 0) ptx::bulk_wait<0>();
 }
 
-template <int kD>
-__global__ void __launch_bounds__(HopperForward<kD>::kThreads, 1)
+template <int kD, int kV>
+__global__ void __launch_bounds__(HopperForward<kD, kV>::kThreads, 1)
     forward_sm90_kernel(const __grid_constant__ AttentionGpuForward args,
                         const __grid_constant__ HopperForwardMaps maps,
-                        const __grid_constant__ BlockOrder order) {
-  using F = HopperForward<kD>;
+                        const __grid_constant__ BlockOrder order, HeadsOfTile heads) {
+  using F = HopperForward<kD, kV>;
   auto& s = smem<typename F::Smem>();
   if (threadIdx.x == 0) {
     const auto init = [](std::uint64_t* full, std::uint64_t* empty) {
@@ -255,7 +259,7 @@ __global__ void __launch_bounds__(HopperForward<kD>::kThreads, 1)
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
     ptx::decrease_registers<F::kProducerRegisters>();
-    if (threadIdx.x < 32) produce<F>(s, args, maps, order);
+    if (threadIdx.x < 32) produce<F>(s, args, maps, order, heads);
   } else {
     ptx::increase_registers<F::kConsumerRegisters>();
     consume<F>(s, args, maps.o);
@@ -264,28 +268,72 @@ __global__ void __launch_bounds__(HopperForward<kD>::kThreads, 1)
 
 // ---- launching ----
 
-template <int kD>
+/// Tiles of keys that the tiles of queries of a key head meet, and one more for each tile of
+/// queries. What documents hide is not looked at.
+template <class F>
+std::int64_t counted_tiles(const AttentionGpuForward& args, HeadsOfTile heads) {
+  const std::int64_t size = heads.token(F::kQueries);
+  std::int64_t met = 0;
+  for (int i = 0; i < args.q_ranges.count; ++i) {
+    const AttentionRange& queries = args.q_ranges.on_host[i];
+    for (std::int64_t at = 0; at < queries.count; at += size) {
+      const std::int64_t first = queries.first + at,
+                         last = first + min(size, queries.count - at) - 1;
+      ++met;
+      for (int j = 0; j < args.kv_ranges.count; ++j) {
+        const AttentionRange& keys = args.kv_ranges.on_host[j];
+        const std::int64_t low = max(first - args.reach - keys.first, std::int64_t{0}),
+                           high = min(last - keys.first, std::int64_t{keys.count} - 1);
+        if (low <= high) met += high / F::kKeys - low / F::kKeys + 1;
+      }
+    }
+  }
+  return met * heads.token(static_cast<int>(args.shape.heads / args.shape.kv_heads));
+}
+
+/// All query heads of a key head in one tile where that leaves less to do: tiles are full although
+/// queries are few, or are of fewer tokens, and less of what they meet is hidden. A row has the
+/// same bits. (Dao's FlashAttention 2 and 3 pack grouped queries so.)
+template <class F>
+HeadsOfTile heads_of_tile(const AttentionGpuForward& args) {
+  constexpr std::int64_t kMost = 64;  // a warpgroup's rows
+  const std::int64_t sharing = args.shape.heads / args.shape.kv_heads;
+  constexpr HeadsOfTile kOne{0};
+  if (sharing > kMost || kMost % sharing != 0) return kOne;
+  HeadsOfTile all = kOne;
+  while (all.rows(1) < sharing) ++all.log2;
+  return counted_tiles<F>(args, all) < counted_tiles<F>(args, kOne) ? all : kOne;
+}
+
+template <int kD, int kV>
 void forward_sm90(const AttentionGpuForward& args) {
-  using F = HopperForward<kD>;
+  using F = HopperForward<kD, kV>;
   static_assert(sizeof(typename F::Smem) <= std::size_t{227} << 10);
   const AttentionShape& shape = args.shape;
+  const HeadsOfTile heads = heads_of_tile<F>(args);
+  const int together = heads.rows(1);
   const BlockOrder order =
-      block_order(tile_count(args.q_ranges, F::kQueries), shape.sequences * shape.heads,
-                  shape.heads / shape.kv_heads, shape.kv_tokens * shape.head_dim * 4, true);
-  const auto map = [&](const auto& x, std::int64_t tokens, std::int64_t heads, int rows) {
-    return heads_map({x.data, x.stride, shape.sequences, tokens, heads, shape.head_dim}, rows);
+      block_order(tile_count(args.q_ranges, heads.token(F::kQueries)),
+                  shape.sequences * shape.heads / together, shape.heads / shape.kv_heads / together,
+                  shape.kv_tokens * (shape.head_dim + shape.value_dim) * 2, true);
+  const auto queries = [&](const auto& x, std::int64_t dim, int rows) {
+    return heads_map({x.data, x.stride, shape.sequences, shape.q_tokens, shape.heads, dim},
+                     heads.token(rows), together);
   };
-  const HopperForwardMaps maps = {map(args.q, shape.q_tokens, shape.heads, F::kQueries),
-                                  map(args.k, shape.kv_tokens, shape.kv_heads, F::kKeys),
-                                  map(args.v, shape.kv_tokens, shape.kv_heads, F::kKeys),
-                                  map(args.o, shape.q_tokens, shape.heads, 64)};
-  launch(forward_sm90_kernel<kD>,
+  const auto keys = [&](const auto& x, std::int64_t dim) {
+    return heads_map({x.data, x.stride, shape.sequences, shape.kv_tokens, shape.kv_heads, dim},
+                     F::kKeys);
+  };
+  const HopperForwardMaps maps = {queries(args.q, shape.head_dim, F::kQueries),
+                                  keys(args.k, shape.head_dim), keys(args.v, shape.value_dim),
+                                  queries(args.o, shape.value_dim, 64)};
+  launch(forward_sm90_kernel<kD, kV>,
          {.grid = min(order.blocks(), static_cast<unsigned>(max(args.multiprocessors, 1))),
           .block = F::kThreads,
           .smem_bytes = sizeof(typename F::Smem),
           .stream = stream_of(args.exec),
           .name = "attention_forward"},
-         args, maps, order);
+         args, maps, order, heads);
 }
 
 }  // namespace trireme::cuda::attention

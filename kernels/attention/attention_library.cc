@@ -67,12 +67,18 @@ class Builder {
     return {shape_.sequences, shape_.heads, shape_.tokens, shape_.tokens};
   }
   [[nodiscard]] Dims column() const { return {shape_.sequences, shape_.heads, shape_.tokens, 1}; }
-  [[nodiscard]] Dims of_heads(std::int64_t heads) const {
-    return {shape_.sequences, heads, shape_.tokens, shape_.head_dim};
+  [[nodiscard]] Dims of_heads(std::int64_t heads, std::int64_t dim) const {
+    return {shape_.sequences, heads, shape_.tokens, dim};
   }
   /// Of heads in rows, `stride` elements from token to token.
-  [[nodiscard]] Dims row_strides(std::int64_t stride) const {
-    return {shape_.tokens * stride, shape_.head_dim, stride, 1};
+  [[nodiscard]] Dims row_strides(std::int64_t stride, std::int64_t dim) const {
+    return {shape_.tokens * stride, dim, stride, 1};
+  }
+  /// Of a head of q, k or their gradients, or of the others.
+  [[nodiscard]] std::int64_t dim_of(LibraryTensor tensor) const {
+    const bool of_values = tensor == LibraryTensor::kV || tensor == LibraryTensor::kO ||
+                           tensor == LibraryTensor::kDO || tensor == LibraryTensor::kDV;
+    return of_values ? shape_.value_dim : shape_.head_dim;
   }
 
   int add(GraphTensor tensor) {
@@ -83,12 +89,14 @@ class Builder {
     return add({static_cast<std::int64_t>(tensor), dims, strides, type, Storage::kMemory});
   }
   int heads(LibraryTensor tensor, std::int64_t count, std::int64_t stride) {
-    return outside(tensor, of_heads(count), row_strides(stride), Type::kBF16);
+    const std::int64_t dim = dim_of(tensor);
+    return outside(tensor, of_heads(count, dim), row_strides(stride, dim), Type::kBF16);
   }
   /// Keys or values as the right side of a product: [B, G, D, T].
   int transposed_heads(LibraryTensor tensor, std::int64_t stride) {
-    return outside(tensor, transposed(of_heads(shape_.kv_heads)), transposed(row_strides(stride)),
-                   Type::kBF16);
+    const std::int64_t dim = dim_of(tensor);
+    return outside(tensor, transposed(of_heads(shape_.kv_heads, dim)),
+                   transposed(row_strides(stride, dim)), Type::kBF16);
   }
   int rows(LibraryTensor tensor) { return outside(tensor, column(), packed(column()), Type::kF32); }
   int number(LibraryTensor tensor) {
@@ -125,7 +133,7 @@ class Builder {
   }
   /// delta = sum_d dO O, which the library keeps in memory between two of its kernels.
   int make_delta(int d_o, int o) {
-    const Dims dims = of_heads(shape_.heads);
+    const Dims dims = of_heads(shape_.heads, shape_.value_dim);
     const int products = apply(Kind::kMultiply, d_o, o, intermediate(dims));
     const int sum = apply(Kind::kSum, products, -1, intermediate(column()));
     return apply(Kind::kMultiply, sum, number(LibraryTensor::kOne), rows(LibraryTensor::kDelta));
@@ -135,7 +143,7 @@ class Builder {
                  intermediate(transposed(square()), transposed(packed(square())), Type::kBF16));
   }
   int gradient(LibraryTensor tensor, std::int64_t count) {
-    const std::int64_t packed_stride = count * shape_.head_dim;
+    const std::int64_t packed_stride = count * dim_of(tensor);
     return heads(tensor, count, shape_.written_stride == 0 ? packed_stride : shape_.written_stride);
   }
   /// sum over queries of weights^T x, and over the query heads of a key head.
@@ -145,8 +153,8 @@ class Builder {
       product(weights_transposed, x, out);
       return;
     }
-    const int by_head =
-        product(weights_transposed, x, intermediate(of_heads(shape_.heads), Type::kBF16));
+    const int by_head = product(weights_transposed, x,
+                                intermediate(of_heads(shape_.heads, dim_of(result)), Type::kBF16));
     apply(Kind::kSum, by_head, -1, out);
   }
   /// dq = dS k: at once, or where it may be added to in any order, in fp32 and then rounded.
@@ -159,7 +167,7 @@ class Builder {
       product(ds, k, dq);
       return;
     }
-    const Dims all = of_heads(shape_.heads);
+    const Dims all = of_heads(shape_.heads, shape_.head_dim);
     const int sum = outside(LibraryTensor::kDQSum, all, packed(all), Type::kF32);
     apply(Kind::kCopy, product(ds, k, sum), -1, dq);
   }
@@ -190,8 +198,10 @@ std::int64_t library_workspace_bound(const AttentionLayout& shape, LibraryPass p
   const std::int64_t pairs = shape.deterministic ? 2 * groups * tokens * tokens : 0;
   // dk and dv of every query head, before those of a key head are added.
   const std::int64_t by_head =
-      shape.heads == shape.kv_heads ? 0 : groups * (tokens + 64) * shape.head_dim * 2;
-  return pairs + (shape.deterministic ? 2 : 4) * by_head + kSmall;
+      shape.heads == shape.kv_heads
+          ? 0
+          : groups * (tokens + 64) * (shape.head_dim + shape.value_dim) * 2;
+  return pairs + (shape.deterministic ? 1 : 2) * by_head + kSmall;
 }
 
 LibraryScratch library_scratch(const AttentionLayout& shape, LibraryPass pass,
@@ -209,7 +219,7 @@ LibraryScratch library_scratch(const AttentionLayout& shape, LibraryPass pass,
     if (shape.written_stride == 0) {
       scratch.dq = take(rows * shape.heads * shape.head_dim * 2);
       scratch.dk = take(rows * shape.kv_heads * shape.head_dim * 2);
-      scratch.dv = take(rows * shape.kv_heads * shape.head_dim * 2);
+      scratch.dv = take(rows * shape.kv_heads * shape.value_dim * 2);
     }
     if (!shape.deterministic) scratch.dq_sum = take(rows * shape.heads * shape.head_dim * 4);
   }

@@ -104,7 +104,8 @@ __device__ __forceinline__ void product_of_rows(float (&acc)[kRowTiles][kColumns
     for (int n = 0; n < kColumns / 8; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) acc[m][n][e] = 0;
-#pragma unroll
+// At 192 in parts: of all steps at once too much is under way for the registers.
+#pragma unroll(kD == 192 ? 4 : kD / 16)
   for (int k = 0; k < kD / 16; ++k) {
     std::uint32_t left[kRowTiles][4];
 #pragma unroll

@@ -33,15 +33,16 @@ struct SequencesOfHeads {
   std::int64_t sequences, tokens, heads, head_dim;
 };
 /// They as (column, head, token of the sequence, sequence); a box is `rows` tokens of a block of
-/// columns, 128 bytes, and ends where its sequence does.
+/// columns, 128 bytes, of `heads` heads side by side, and ends where its sequence does.
 template <class Element = bf16>
-TensorMap heads_map(const SequencesOfHeads& of, int rows) {
+TensorMap heads_map(const SequencesOfHeads& of, int rows, int heads = 1) {
   const auto size = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
   return tensor_map<4, Element>(
       {.base = static_cast<const Element*>(of.data),
        .dims = {size(of.head_dim), size(of.heads), size(of.tokens), size(of.sequences)},
        .strides = {size(of.head_dim), size(of.stride), size(of.tokens * of.stride)},
-       .box = {128 / sizeof(Element), 1, static_cast<std::uint32_t>(rows), 1}});
+       .box = {128 / sizeof(Element), static_cast<std::uint32_t>(heads),
+               static_cast<std::uint32_t>(rows), 1}});
 }
 
 /// A token of a head.
@@ -69,6 +70,8 @@ __device__ __forceinline__ void wgmma(float (&d)[kCount], std::uint64_t a, std::
     ptx::wgmma_m64n64k16_bf16<kTransposeA, kTransposeB>(d, a, b, accumulate);
   } else if constexpr (kCount == 40) {
     ptx::wgmma_m64n80k16_bf16<kTransposeA, kTransposeB>(d, a, b, accumulate);
+  } else if constexpr (kCount == 48) {
+    ptx::wgmma_m64n96k16_bf16<kTransposeA, kTransposeB>(d, a, b, accumulate);
   } else if constexpr (kCount == 64) {
     ptx::wgmma_m64n128k16_bf16<kTransposeA, kTransposeB>(d, a, b, accumulate);
   } else if constexpr (kCount == 96) {

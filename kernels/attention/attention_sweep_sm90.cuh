@@ -7,28 +7,41 @@
 
 namespace trireme::cuda::attention {
 
-/// How a head size is cut. Scores, sums and weights of a thread fill its registers: kKeys / 2 +
-/// kD / 2 + kKeys / 4 of them.
-template <int kHeadSize>
+/// How many query heads of a key head a tile has, as a power of 2: row r of it is head r mod heads
+/// of token r / heads.
+struct HeadsOfTile {
+  int log2;
+  [[nodiscard]] __host__ __device__ int token(int row) const { return row >> log2; }
+  [[nodiscard]] __host__ __device__ int head(int row) const { return row & ((1 << log2) - 1); }
+  [[nodiscard]] __host__ __device__ int rows(int tokens) const { return tokens << log2; }
+};
+
+/// How heads of kHeadSize, with values of kValueSize, are cut. Scores, sums and weights of a thread
+/// fill its registers: kKeys / 2 + kV / 2 + kKeys / 4 of them.
+template <int kHeadSize, int kValueSize>
 struct HopperForward {
-  static constexpr int kD = kHeadSize;
+  static constexpr int kD = kHeadSize, kV = kValueSize;
   static constexpr int kConsumers = kD == 64 ? 3 : 2, kThreads = kWarpgroup * (1 + kConsumers);
-  static constexpr int kQueries = 64 * kConsumers, kKeys = kD == 256 ? 80 : 128, kStages = 2;
+  /// At 192 and 128 with 96 keys, so that shared memory has room for O.
+  static constexpr int kQueries = 64 * kConsumers, kKeys = kD == 256 ? 80 : (kD == 192 ? 96 : 128),
+                       kStages = 2;
   // Together no more than the block starts with: 128 and 168 a thread.
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40,
                        kConsumerRegisters = kConsumers == 3 ? 160 : 232;
   /// Softmaxes in turn; at 256 the products alone fill the time.
-  static constexpr bool kInTurn = kD <= 128;
+  static constexpr bool kInTurn = kD < 256;
   /// O leaves through a tile of its own, or where there is no room through that of the queries.
   static constexpr bool kOutInQueries = kD == 256;
 
   using Scores = float[kKeys / 2];
   using Weights = std::uint32_t[kKeys / 16][4];
-  using Out = float[kD / 2];
+  using Out = float[kV / 2];
 
-  /// A tile of queries and where it stands; whether it sees a key, and whether another follows.
+  /// A tile of queries and where it stands, from its first head; whether it sees a key, and whether
+  /// another follows.
   struct alignas(16) Work {
     Tile queries;
+    HeadsOfTile heads;
     int head, sequence;
     bool sees, last;
   };
@@ -41,8 +54,8 @@ struct HopperForward {
   struct Smem {
     alignas(1024) bf16 q[kQueries * kD];
     alignas(1024) bf16 k[kStages][kKeys * kD];
-    alignas(1024) bf16 v[kStages][kKeys * kD];
-    alignas(1024) bf16 o[kOutInQueries ? 1 : kQueries * kD];
+    alignas(1024) bf16 v[kStages][kKeys * kV];
+    alignas(1024) bf16 o[kOutInQueries ? 1 : kQueries * kV];
     std::uint64_t q_full, q_empty, k_full[kStages], k_empty[kStages], v_full[kStages],
         v_empty[kStages];
     KeyTile keys[kStages];
@@ -70,8 +83,10 @@ __device__ __forceinline__ void keep_first_keys(typename F::Smem& s,
     const std::int32_t* const first_key =
         args.first_key + work.sequence * args.shape.q_tokens + work.queries.index;
 #pragma unroll
-    for (int r = row; r <= row + 8; r += 8)
-      s.first_key[r] = r < work.queries.count ? first_key[r] : 0;
+    for (int r = row; r <= row + 8; r += 8) {
+      const int token = work.heads.token(r);
+      s.first_key[r] = token < work.queries.count ? first_key[token] : 0;
+    }
   }
   __syncwarp();
 }
@@ -84,7 +99,7 @@ __device__ __forceinline__ void hide(typename F::Scores& scores, const typename 
   const int column = static_cast<int>(threadIdx.x % 4) * 2;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int tile_row = row + 8 * h, position = work.queries.position + tile_row;
+    const int tile_row = row + 8 * h, position = work.queries.position + work.heads.token(tile_row);
     const int first = args.first_key == nullptr ? 0 : s.first_key[tile_row];
     const int from = first_visible(first, position, args.reach) - keys.position - column,
               to = min(keys.end, position + 1) - keys.position - column;

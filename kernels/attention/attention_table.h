@@ -21,7 +21,8 @@ struct AttentionKeyBlock {
 };
 
 struct AttentionShape {
-  std::int64_t sequences, q_tokens, kv_tokens, heads, kv_heads, head_dim;
+  std::int64_t sequences, q_tokens, kv_tokens, heads, kv_heads;
+  std::int64_t head_dim, value_dim;  ///< of q and k; of v and o
   DType type;
 };
 
@@ -97,7 +98,7 @@ struct AttentionSinksArgs {
 /// attention_cached. On a CPU item i is key head i mod G of row i / G, and its query heads.
 struct AttentionCachedArgs {
   Exec exec;
-  std::int64_t rows, heads, kv_heads, head_dim;
+  std::int64_t rows, heads, kv_heads, head_dim, value_dim;
   DType type;
   AttentionHeads<void> o;
   float* lse;  ///< or null

@@ -32,6 +32,7 @@ class Reader {
     if (!choice.is_object()) throw DataError("{} is {}, not an object", place_, choice.kind_name());
   }
 
+  [[nodiscard]] bool has(std::string_view key) const { return choice_.find(key) != nullptr; }
   [[nodiscard]] std::int64_t size(std::string_view key) const {
     const Json& value = at(key);
     if (!value.is_integer() || value.as_integer() < 1 || value.as_integer() > kLargest)
@@ -168,6 +169,7 @@ Json json_of(const AttentionKey& key, const AttentionChoice& choice) {
   pass["heads"] = key.heads;
   pass["kv_heads"] = key.kv_heads;
   pass["head_dim"] = key.head_dim;
+  if (key.value_dim != key.head_dim) pass["value_dim"] = key.value_dim;
   pass["backward"] = key.backward;
   pass["kernel"] = kAttentionKernels[static_cast<std::size_t>(choice.kernel)];
   pass["microseconds"] = json_of(choice.microseconds, kAttentionKernels);
@@ -224,6 +226,7 @@ std::pair<AttentionKey, AttentionChoice> attention_of(const Reader& attention) {
   key.heads = attention.size("heads");
   key.kv_heads = attention.size("kv_heads");
   key.head_dim = attention.size("head_dim");
+  key.value_dim = attention.has("value_dim") ? attention.size("value_dim") : key.head_dim;
   key.backward = attention.flag("backward");
   return {key,
           {static_cast<AttentionKernel>(attention.word("kernel", kAttentionKernels)),

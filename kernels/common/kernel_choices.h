@@ -65,7 +65,7 @@ inline constexpr int kAttentionKernelCount = 2;
 
 /// One pass over whole sequences, however many: a choice stays when their number changes.
 struct AttentionKey {
-  std::int64_t tokens = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t tokens = 0, heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
   bool backward = false;
   friend auto operator<=>(const AttentionKey&, const AttentionKey&) = default;
 };
@@ -120,7 +120,8 @@ class KernelChoices {
   /// "backward": false, "kernel": "cudnn", "microseconds": {"own": 410.2, "cudnn": 221.7}}]}
   [[nodiscard]] Json json() const;
   /// Other members are left alone. DataError: SOURCE, place ("products[2].kernel"), fault.
-  /// `fp8_products`, `attention` and `microseconds` are optional.
+  /// `fp8_products`, `attention` and `microseconds` are optional, and of an attention `value_dim`,
+  /// where values have as many dims as keys.
   static KernelChoices parse(const Json& choices, std::string_view source);
 
  private:

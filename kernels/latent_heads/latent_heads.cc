@@ -249,33 +249,17 @@ void latent_absorbed_values(Context& context, const LatentAbsorbedValues& args) 
   const std::int64_t latent = args.w_XL.shape[1];
   call.check.tensor("w", args.w_XL, call.type, {call.heads * (nope + value), latent});
   call.check.heads("o", args.o, call.type, {call.tokens, call.heads, value});
-  call.check.heads("u", args.u, call.type, {call.tokens, call.heads, latent + rope});
+  call.check.heads("u", args.u, call.type, {call.tokens, call.heads, latent});
   call.apart("o", args.o.data, args.u.data);
-  const std::int64_t products = call.heads * value * latent,
-                     of_u = call.tokens * call.heads * latent;
+  const std::int64_t products = call.heads * value * latent;
   const OpSpan span(context.op_trace(), call.name,
                     {2 * call.tokens * products,
-                     bytes_of(args.o) + (of_u + products) * element_bytes(call.type), call.type});
+                     bytes_of(args.o, args.u) + products * element_bytes(call.type), call.type});
   if (call.tokens * call.heads * value == 0) return;
   table(context).values({context.exec(), args.o.data, args.u.data,
                          behind(args.w_XL.data, nope * latent, call.type), args.o.token_stride,
-                         value, args.u.token_stride, latent + rope, (nope + value) * latent,
-                         call.tokens, call.heads, value, latent, call.type});
-}
-
-void resize_heads(Context& context, HeadsView out, ConstHeadsView in) {
-  const Call call{context, "resize_heads", out.dtype, out.tokens, out.heads};
-  call.dims("out", {});
-  call.head("out", out, 0);
-  call.head("in", in, 0);
-  call.apart("out", out.data, in.data);
-  const std::int64_t kept = std::min(out.head_dim, in.head_dim);
-  const OpSpan span(
-      context.op_trace(), call.name,
-      {0, bytes_of(out) + call.tokens * call.heads * kept * element_bytes(call.type)});
-  LatentHeadsArgs heads = call.args(out);
-  heads.copied = part_of(in, 0, kept);
-  call.run(heads);
+                         value, args.u.token_stride, latent, (nope + value) * latent, call.tokens,
+                         call.heads, value, latent, call.type});
 }
 
 }  // namespace trireme

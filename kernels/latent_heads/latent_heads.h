@@ -49,7 +49,8 @@ void latent_queries(Context& context, const LatentQueries& args);
 
 /// k[t,h] = (k', rope(r), 0...),   v[t,h] = (v, 0...)
 ///
-///   k, v   heads [T, H, D]      D >= max(N + R, V)
+///   k      heads [T, H, D]      D >= N + R
+///   v      heads [T, H, Dv]     Dv >= V
 ///   in     [T, H (N + V)]
 ///   r      heads [T, 1, R]      left out where R = 0, as dr below; without positions, rotated
 struct LatentKeys {
@@ -107,10 +108,10 @@ struct LatentAbsorbedQueries {
 };
 void latent_absorbed_queries(Context& context, const LatentAbsorbedQueries& args);
 
-/// Values from the weighted sum u of rows that attention has made of them:
+/// Values from the weighted sum u of rows' latents that attention has made of them:
 ///   o[t,h,d] = sum_l u[t,h,l] W[h (N + V) + N + d, l]
 ///
-///   o    heads [T, H, V]        u   heads [T, H, L + R], of which R are not looked at
+///   o    heads [T, H, V]        u   heads [T, H, L]
 /// As above.
 struct LatentAbsorbedValues {
   HeadsView o;
@@ -119,9 +120,5 @@ struct LatentAbsorbedValues {
   LatentDims dims;
 };
 void latent_absorbed_values(Context& context, const LatentAbsorbedValues& args);
-
-/// out[t,h] = the first dims of in[t,h], as many as out has; where out has more, zeros behind.
-///   out  heads [T, H, D]  in  heads [T, H, E]  f32|bf16, alike
-void resize_heads(Context& context, HeadsView out, ConstHeadsView in);
 
 }  // namespace trireme

@@ -96,8 +96,8 @@ struct LatentConfig {
 };
 
 struct AttentionConfig {
-  /// With latents: of heads as attention computes them, the wider of keys and values, with zeros
-  /// behind the other.
+  /// With latents head_dim is the wider of keys and values: queries and keys of fewer dims than
+  /// values have zeros behind them.
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::optional<RopeConfig> rope;  ///< none: q and k as they are
   std::int64_t window = 0;  ///< positions that a query sees, its own among them; 0: all before it
@@ -113,9 +113,7 @@ struct AttentionConfig {
     return static_cast<std::int64_t>(static_cast<double>(head_dim) * rope->part);
   }
   /// Columns that the layer's last product reads.
-  [[nodiscard]] std::int64_t out_size() const {
-    return latent ? heads * latent->value_dim : q_size();
-  }
+  [[nodiscard]] std::int64_t out_size() const { return heads * value_dim(); }
   /// Columns that the layer's first product makes: of this rank's heads, or of the latents.
   [[nodiscard]] std::int64_t in_size() const { return latent ? latent->down_size() : qkv_size(); }
   /// Products with keys and values for each pair of tokens, halved.
@@ -123,8 +121,12 @@ struct AttentionConfig {
     return latent ? heads * (latent->query_dim() + latent->value_dim) / 2 : q_size();
   }
   [[nodiscard]] std::int64_t q_size() const { return heads * head_dim; }
-  [[nodiscard]] std::int64_t kv_size() const { return kv_heads * head_dim; }
-  [[nodiscard]] std::int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  [[nodiscard]] std::int64_t k_size() const { return kv_heads * head_dim; }
+  [[nodiscard]] std::int64_t v_size() const { return kv_heads * value_dim(); }
+  [[nodiscard]] std::int64_t kv_size() const { return k_size() + v_size(); }
+  [[nodiscard]] std::int64_t qkv_size() const { return q_size() + kv_size(); }
+  /// Of a head of v, and of what attention makes of it.
+  [[nodiscard]] std::int64_t value_dim() const { return latent ? latent->value_dim : head_dim; }
   /// Positions of a sequence of `tokens` that the last of them sees.
   [[nodiscard]] std::int64_t seen(std::int64_t tokens) const {
     return window == 0 ? tokens : std::min(tokens, window);

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "kernels/elementwise/elementwise.h"
-#include "kernels/latent_heads/latent_heads.h"
 #include "kernels/projection_norm/projection_norm.h"
 #include "kernels/rope/rope.h"
 
@@ -206,7 +205,8 @@ ContextAxis::Buffers lay_out_context(ArenaCursor& arena, const LayerShape& shape
   const AttentionConfig& config = shape.config.attention;
   const ContextShape context{shape.sequences, shape.tokens / shape.sequences,
                              config.heads,    config.kv_heads,
-                             config.head_dim, shape.compute};
+                             config.head_dim, config.value_dim(),
+                             shape.compute};
   return ContextAxis::lay_out(arena, context, shape.context_extent, shape.context_method,
                               direction);
 }
@@ -240,10 +240,11 @@ AttentionLayout attention_layout(const AttentionConfig& config, std::int64_t seq
   attention.heads = config.heads;
   attention.kv_heads = config.kv_heads;
   attention.head_dim = config.head_dim;
+  attention.value_dim = config.value_dim();
   attention.v_stride = config.qkv_size();
   attention.q_stride = attention.k_stride =
-      config.qk_norm != QkNorm::kNone ? config.q_size() + config.kv_size() : attention.v_stride;
-  attention.o_stride = attention.d_o_stride = config.q_size();
+      config.qk_norm != QkNorm::kNone ? config.q_size() + config.k_size() : attention.v_stride;
+  attention.o_stride = attention.d_o_stride = config.out_size();
   attention.written_stride = config.qkv_size();
   attention.deterministic = deterministic;
   return attention;
@@ -270,7 +271,7 @@ void project_heads(const LayerPass& pass, const AttentionWeights& weights,
 
 /// Columns that the last product reads.
 HeadsView values_of(const TensorView& x_TX, const AttentionConfig& config) {
-  return heads_of(x_TX, 0, config.heads, config.out_size() / config.heads);
+  return heads_of(x_TX, 0, config.heads, config.value_dim());
 }
 
 }  // namespace
@@ -285,12 +286,10 @@ void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
     project_heads(pass, weights, acts, n_TC);
   }
   const QkvHeads<std::byte> heads = attention_heads(acts, config);
-  const bool wider = scratch.latent.attended_TX.given();
   AttentionForward args;
   args.mask = pass.mask;
   args.mask.window = config.window;
-  args.o = heads_of(wider ? scratch.latent.attended_TX : acts.attended_TX, 0, config.heads,
-                    config.head_dim);
+  args.o = values_of(acts.attended_TX, config);
   args.lse_TH = acts.lse_TH;
   args.q = heads.q;
   args.k = heads.k;
@@ -303,8 +302,6 @@ void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
   } else {
     attend_cached(pass, *cache, scratch.axis, weights.sinks_H, args);
   }
-  if (wider && heads_for(cache) != LatentHeads::kNone)
-    resize_heads(pass.context, values_of(acts.attended_TX, config), args.o);
 }
 
 void recompute_heads(const LayerPass& pass, const AttentionWeights& weights,
@@ -332,7 +329,7 @@ void backward_to_heads(const AttentionBranchBackward& of, const AttentionWeights
                        const AttentionScratch& scratch) {
   const AttentionConfig& config = of.pass.config.attention;
   Context& context = of.pass.context;
-  const bool rounded = scratch.dqkv_f32_TX.given(), wider = scratch.latent.attended_TX.given();
+  const bool rounded = scratch.dqkv_f32_TX.given();
   const TensorView& gradient_TX = config.latent ? scratch.latent.dheads_TX : of.left.din_TX;
   const TensorView sums_TX = rounded ? scratch.dqkv_f32_TX : gradient_TX;
   const QkvHeads<std::byte> sums = split_heads(sums_TX, config);
@@ -341,18 +338,13 @@ void backward_to_heads(const AttentionBranchBackward& of, const AttentionWeights
   args.dq = sums.q;
   args.dk = sums.k;
   args.dv = sums.v;
-  const auto as_computed = [&](const TensorView& narrow_TX, const TensorView& wide_TX) {
-    const HeadsView view = heads_of(wider ? wide_TX : narrow_TX, 0, config.heads, config.head_dim);
-    if (wider) resize_heads(context, view, values_of(narrow_TX, config));
-    return view;
-  };
-  args.d_o = as_computed(scratch.dattended_TX, scratch.latent.dattended_TX);
+  args.d_o = values_of(scratch.dattended_TX, config);
   args.q = heads.q;
   args.k = heads.k;
   args.v = heads.v;
   args.lse_TH = of.acts.lse_TH;
   args.delta_TH = scratch.delta_TH;
-  args.o = as_computed(of.acts.attended_TX, scratch.latent.attended_TX);
+  args.o = values_of(of.acts.attended_TX, config);
   args.mask = of.pass.mask;
   args.mask.window = config.window;
   args.scale = attention_scale(config);

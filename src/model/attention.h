@@ -40,7 +40,7 @@ struct AttentionActivations : BranchActivations {
       LatentActivations::each(shape, visit, of.latent...);
     }
     if (config.qk_norm != QkNorm::kNone) {
-      visit(shape.wide(config.q_size() + config.kv_size()), shape.recompute != Recompute::kNone,
+      visit(shape.wide(config.q_size() + config.k_size()), shape.recompute != Recompute::kNone,
             of.qk_TX...);
     }
     if (config.qk_norm == QkNorm::kProjection) visit(shape.of_q_and_k(), full, of.squares_2T...);
@@ -88,7 +88,7 @@ struct AttentionGradients : BranchGradients {
     if (config.qk_norm == QkNorm::kNone) return;
     const bool all = config.qk_norm == QkNorm::kProjection;
     NormGradients::each({}, all ? config.q_size() : config.head_dim, own, of.q_norm);
-    NormGradients::each({}, all ? config.kv_size() : config.head_dim, own, of.k_norm);
+    NormGradients::each({}, all ? config.k_size() : config.head_dim, own, of.k_norm);
   }
 };
 

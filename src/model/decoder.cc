@@ -28,7 +28,7 @@ struct CacheShapes {
 CacheShapes cache_shapes(const ModelConfig& local, std::int64_t tokens) {
   const AttentionConfig& attention = local.layer(0).attention;
   if (attention.latent) return {{tokens, attention.latent->cached_size()}, {0, 0}};
-  return {{tokens, attention.kv_size()}, {tokens, attention.kv_size()}};
+  return {{tokens, attention.k_size()}, {tokens, attention.v_size()}};
 }
 
 /// Of weights that stand in fp8 or NF4.

@@ -18,7 +18,7 @@ std::int64_t sum_floats(const LayerConfig& layer, std::int64_t hidden, std::int6
     most = std::max(most, rope_backward_floats(tokens, layer.attention.head_dim));
   if (layer.attention.qk_norm == QkNorm::kProjection)
     most = std::max({most, column_sum_floats(tokens, layer.attention.q_size()),
-                     column_sum_floats(tokens, layer.attention.kv_size())});
+                     column_sum_floats(tokens, layer.attention.k_size())});
   if (const auto& latent = layer.attention.latent)
     most = std::max({most, column_sum_floats(tokens, latent->q_rank),
                      column_sum_floats(tokens, latent->kv_rank)});

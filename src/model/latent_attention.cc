@@ -87,8 +87,6 @@ LatentForwardScratch lay_out_latent_forward(ArenaCursor& arena, const LayerShape
   if (!config.latent) return scratch;
   scratch.q_TX = arena.take(shape.wide(config.heads * config.latent->query_dim()));
   scratch.kv_TX = arena.take(shape.wide(config.heads * config.latent->key_value_dim()));
-  if (config.out_size() < config.q_size())
-    scratch.attended_TX = arena.take(shape.wide(config.q_size()));
   return scratch;
 }
 
@@ -101,9 +99,6 @@ LatentBackwardScratch lay_out_latent_backward(ArenaCursor& arena, const LayerSha
   scratch.dkv_TX = arena.take(shape.wide(config.latent->kv_rank));
   scratch.drope_TR = arena.take(shape.wide(config.latent->rope_dim));
   scratch.dots_2S = arena.take({DType::kF32, {2, shape.residual_tokens}});
-  if (config.out_size() == config.q_size()) return scratch;
-  scratch.dattended_TX = arena.take(shape.wide(config.q_size()));
-  scratch.attended_TX = arena.take(shape.wide(config.q_size()));
   return scratch;
 }
 
@@ -115,7 +110,7 @@ LatentDecoding lay_out_latent_sequence(ArenaCursor& arena, const ModelConfig& lo
   const auto take = [&](std::int64_t columns) { return arena.take({compute, {length, columns}}); };
   decoding.latents_LX = take(config.latent->kv_rank);
   decoding.kv_LX = take(config.heads * config.latent->key_value_dim());
-  decoding.heads_LX = take(2 * config.kv_size());
+  decoding.heads_LX = take(config.kv_size());
   return decoding;
 }
 
@@ -126,7 +121,7 @@ LatentDecoding lay_out_latent_rows(ArenaCursor& arena, const LayerShape& shape,
   const std::int64_t row = config.latent->cached_size();
   decoding.row_TX = arena.take(shape.wide(row));
   decoding.query_TX = arena.take(shape.wide(config.heads * row));
-  decoding.sum_TX = arena.take(shape.wide(config.heads * row));
+  decoding.sum_TX = arena.take(shape.wide(config.heads * config.latent->kv_rank));
   return decoding;
 }
 
@@ -175,7 +170,7 @@ KeysAndValues latent_expand(const LayerPass& pass, const AttentionWeights& weigh
   pass.linear_forward(kv, latents, weights.kv_up);
   const TensorView heads = first(room.heads_LX);
   const HeadsView k = heads_of(heads, 0, config.heads, config.head_dim),
-                  v = heads_of(heads, config.kv_size(), config.heads, config.head_dim);
+                  v = heads_of(heads, config.k_size(), config.heads, config.value_dim());
   latent_keys(pass.context, {k, v, kv, rotated, dims_of(latent), {}});
   return {k, v};
 }
@@ -191,13 +186,13 @@ void latent_attend_rows(const LayerPass& pass, const AttentionWeights& weights,
     return heads_of(x_TX, 0, config.heads, size);
   };
   const HeadsView query = heads(cache.latent->query_TX, latent.cached_size()),
-                  sum = heads(cache.latent->sum_TX, latent.cached_size());
+                  sum = heads(cache.latent->sum_TX, latent.kv_rank);
   const ConstTensorView up = widen(pass.context, weights.kv_up, pass.widened).weight;
   latent_absorbed_queries(pass.context,
                           {query, scratch.q_TX, up, dims, rope_of(pass, pass.rope.q)});
-  const HeadsView rows = one_head(cache.k);
-  attention_cached(pass.context, {sum, query, rows, rows, tokens.pages_SP, tokens.sequence_T,
-                                  pass.positions, tokens.longest(), scale});
+  attention_cached(pass.context,
+                   {sum, query, one_head(cache.k), one_head(cache.k, 0, latent.kv_rank),
+                    tokens.pages_SP, tokens.sequence_T, pass.positions, tokens.longest(), scale});
   latent_absorbed_values(pass.context, {heads(acts.attended_TX, latent.value_dim), sum, up, dims});
 }
 

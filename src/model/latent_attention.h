@@ -82,15 +82,12 @@ struct LatentGradients {
 
 struct LatentForwardScratch {
   TensorView q_TX, kv_TX;  ///< the second products' results
-  TensorView attended_TX;  ///< heads as attention writes them, where they are wider than values
 };
 LatentForwardScratch lay_out_latent_forward(ArenaCursor& arena, const LayerShape& shape);
 struct LatentBackwardScratch {
   TensorView dheads_TX;
   TensorView dq_TX, dkv_TX, drope_TR;  ///< of the latents
   TensorView dots_2S;
-  /// dO and O as attention reads them, where heads are wider than values.
-  TensorView dattended_TX, attended_TX;
 };
 LatentBackwardScratch lay_out_latent_backward(ArenaCursor& arena, const LayerShape& shape);
 

@@ -287,7 +287,7 @@ class Table {
     return {of.attention.heads * dims, of.attention.heads};
   }
   static CutSegment kv_heads(const LayerConfig& of) {
-    return {of.attention.kv_size(), of.attention.kv_heads};
+    return {of.attention.k_size(), of.attention.kv_heads};
   }
   /// Of residual rows.
   void of_residual_rows(const LinearParams& linear) {

@@ -14,7 +14,7 @@ template <class Byte>
 QkvHeads<Byte> split_heads(const BasicTensorView<Byte>& qkv_TX, const AttentionConfig& config) {
   return {heads_of(qkv_TX, 0, config.heads, config.head_dim),
           heads_of(qkv_TX, config.q_size(), config.kv_heads, config.head_dim),
-          heads_of(qkv_TX, config.q_size() + config.kv_size(), config.kv_heads, config.head_dim)};
+          heads_of(qkv_TX, config.q_size() + config.k_size(), config.kv_heads, config.value_dim())};
 }
 
 /// Columns [first, first + count) of a row, or all, as one head.

@@ -13,7 +13,7 @@ struct KvHeads {
 };
 KvHeads kv_heads(const TensorView& rows, const ContextShape& shape) {
   return {heads_of(rows, 0, shape.kv_heads, shape.head_dim),
-          heads_of(rows, shape.kv_heads * shape.head_dim, shape.kv_heads, shape.head_dim)};
+          heads_of(rows, shape.kv_heads * shape.head_dim, shape.kv_heads, shape.value_dim)};
 }
 
 /// Heads [first, first + count).
@@ -33,7 +33,10 @@ struct HeadShare {
   [[nodiscard]] std::int64_t first_kv(int rank) const {
     return rank * q / (shape.heads / shape.kv_heads);
   }
-  [[nodiscard]] std::int64_t columns() const { return (q + 2 * kv) * shape.head_dim; }
+  [[nodiscard]] std::int64_t columns() const {
+    return (q + kv) * shape.head_dim + kv * shape.value_dim;
+  }
+  [[nodiscard]] std::int64_t o_columns() const { return q * shape.value_dim; }
 };
 
 struct QkvHeads {
@@ -42,7 +45,7 @@ struct QkvHeads {
 QkvHeads qkv_heads(const TensorView& rows, const HeadShare& share) {
   const std::int64_t d = share.shape.head_dim;
   return {heads_of(rows, 0, share.q, d), heads_of(rows, share.q * d, share.kv, d),
-          heads_of(rows, (share.q + share.kv) * d, share.kv, d)};
+          heads_of(rows, (share.q + share.kv) * d, share.kv, share.shape.value_dim)};
 }
 
 }  // namespace
@@ -79,14 +82,14 @@ ContextAxis::Buffers ContextAxis::lay_out(ArenaCursor& arena, const ContextShape
   buffers.shape = shape;
   if (extent == 1) return buffers;
   const std::int64_t rows = shape.sequences * shape.tokens, all = rows * extent;
-  const std::int64_t kv = 2 * shape.kv_heads * shape.head_dim;
+  const std::int64_t kv = shape.kv_heads * (shape.head_dim + shape.value_dim);
   const bool backward = direction == Direction::kBackward;
   if (method == ContextMethod::kUlysses) {
     const HeadShare share(shape, extent);
     buffers.sent = arena.take(shape.compute, {all, share.columns()});
     buffers.received = arena.take(shape.compute, {all, share.columns()});
-    buffers.o_sent = arena.take(shape.compute, {all, share.q * shape.head_dim});
-    buffers.o_received = arena.take(shape.compute, {all, share.q * shape.head_dim});
+    buffers.o_sent = arena.take(shape.compute, {all, share.o_columns()});
+    buffers.o_received = arena.take(shape.compute, {all, share.o_columns()});
     buffers.first_key = arena.take(DType::kI32, {all});
     if (!backward) return buffers;
     buffers.delta_sent = arena.take(DType::kF32, {all, share.q});
@@ -101,7 +104,7 @@ ContextAxis::Buffers ContextAxis::lay_out(ArenaCursor& arena, const ContextShape
     buffers.kv[0] = arena.take(shape.compute, {all, kv});
   }
   if (!backward) {
-    buffers.o = arena.take(shape.compute, {rows, shape.heads * shape.head_dim});
+    buffers.o = arena.take(shape.compute, {rows, shape.heads * shape.value_dim});
     buffers.lse = arena.take(DType::kF32, {rows, shape.heads});
   } else if (method == ContextMethod::kRing) {
     for (TensorView& block : buffers.dkv) block = arena.take(DType::kF32, {rows, kv});
@@ -176,7 +179,7 @@ void ContextAxis::forward_blocks(Context& context, const Buffers& buffers, Atten
     args.v = kv.v;
     args.mask.kv = ranges_of(behind(step));
     if (step == 1) {
-      args.o = heads_of(buffers.o, 0, shape.heads, shape.head_dim);
+      args.o = heads_of(buffers.o, 0, shape.heads, shape.value_dim);
       args.lse_TH = buffers.lse;
     }
     attention_forward(context, args);
@@ -346,7 +349,7 @@ void ContextAxis::forward_heads(Context& context, const Buffers& buffers, Attent
   args.q = whole.q;
   args.k = whole.k;
   args.v = whole.v;
-  args.o = heads_of(buffers.o_sent, 0, share.q, shape.head_dim);
+  args.o = heads_of(buffers.o_sent, 0, share.q, shape.value_dim);
   args.lse_TH = args.lse_TH.reshape({rows * rank_.extent, share.q});
   attention_forward(context, args);
   if (sink_H.given())
@@ -354,7 +357,7 @@ void ContextAxis::forward_heads(Context& context, const Buffers& buffers, Attent
   to_ranks(context, buffers.o_sent, buffers.o_received, shape.sequences);
   for (int rank = 0; rank < rank_.extent; ++rank) {
     copy_heads(context, some_heads(o, rank * share.q, share.q),
-               heads_of(buffers.o_received.rows(rank * rows, rows), 0, share.q, shape.head_dim));
+               heads_of(buffers.o_received.rows(rank * rows, rows), 0, share.q, shape.value_dim));
   }
 }
 
@@ -368,7 +371,7 @@ void ContextAxis::backward_heads(Context& context, const Buffers& buffers, Atten
   const ConstHeadsView delta(args.delta_TH.data, DType::kF32, rows, shape.heads, 1, shape.heads);
   for (int rank = 0; rank < rank_.extent; ++rank) {
     copy_heads(context,
-               heads_of(buffers.o_sent.rows(rank * rows, rows), 0, share.q, shape.head_dim),
+               heads_of(buffers.o_sent.rows(rank * rows, rows), 0, share.q, shape.value_dim),
                some_heads(args.d_o, rank * share.q, share.q));
     copy_heads(context, heads_of(buffers.delta_sent.rows(rank * rows, rows), 0, share.q, 1),
                some_heads(delta, rank * share.q, share.q));
@@ -383,7 +386,7 @@ void ContextAxis::backward_heads(Context& context, const Buffers& buffers, Atten
   args.q = whole.q;
   args.k = whole.k;
   args.v = whole.v;
-  args.d_o = heads_of(buffers.o_received, 0, share.q, shape.head_dim);
+  args.d_o = heads_of(buffers.o_received, 0, share.q, shape.value_dim);
   args.lse_TH = args.lse_TH.reshape({rows * rank_.extent, share.q});
   args.delta_TH = buffers.delta;
   args.dq = gradient.q;

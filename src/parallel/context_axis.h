@@ -28,7 +28,8 @@ std::vector<PositionRange> context_ranges(std::int64_t tokens, AxisRank rank);
 /// Attention of one rank: its own tokens, of all sequences of a micro-batch.
 struct ContextShape {
   std::int64_t sequences = 1, tokens = 1;  ///< tokens of a sequence that the rank holds
-  std::int64_t heads = 1, kv_heads = 1, head_dim = 2;
+  std::int64_t heads = 1, kv_heads = 1;
+  std::int64_t head_dim = 2, value_dim = 2;  ///< of q and k; of v and o
   DType compute = DType::kF32;
 };
 

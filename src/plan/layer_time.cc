@@ -255,15 +255,19 @@ class PartTimes::Walk {
       seconds += ops_.memory(other_->score_bytes * pairs() * real(layer_.attention.heads));
     return seconds;
   }
-  /// Scores are made again: five products for two.
+  /// Scores are made again: five products for two, of which three and one are of keys' dims.
   [[nodiscard]] double attention_backward() const {
-    return (other_ != nullptr && !other_->flash ? 2 : 2.5) * attention_forward();
+    if (other_ != nullptr && !other_->flash) return 2 * attention_forward();
+    const double keys = real(layer_.attention.head_dim),
+                 values = real(layer_.attention.value_dim());
+    return (3 * keys + 2 * values) / (keys + values) * attention_forward();
   }
 
   void keys_values(PassTime& pass, double attention, bool back) const {
     const std::int64_t ranks = context_.ranks();
     if (ranks == 1) return;
-    const double n = real(ranks), kv = 2 * real(layer_.attention.kv_size() * rows_);
+    const double n = real(ranks), kv = real(layer_.attention.kv_size() * rows_),
+                 o = real(rows_ * layer_.attention.out_size());
     double bytes = (n - 1) * kv * element_, window = attention * (1 - 1 / n);
     double calls = back ? 2 : 1;
     switch (layout_.context_method) {
@@ -277,8 +281,8 @@ class PartTimes::Walk {
         break;
       case ContextMethod::kUlysses: {
         window = 0;
-        const double q = real(rows_ * layer_.attention.q_size()) / n, qkv = q + kv / n;
-        bytes = (n - 1) * (qkv + q) * element_;
+        const double qkv = (real(rows_ * layer_.attention.q_size()) + kv) / n;
+        bytes = (n - 1) * (qkv + o / n) * element_;
         if (back) bytes += (n - 1) * qkv * 4;
         calls = back ? 4 : 2;  // q, k, v and o; their gradients, and delta
       }
@@ -289,9 +293,7 @@ class PartTimes::Walk {
     transfer(pass, Axis::kContext, seconds, window, calls);
     pass.bytes[Axis::kContext] += bytes;
     if (other_ == nullptr && layout_.context_method != ContextMethod::kUlysses)
-      pass.compute +=
-          (n - 1) *
-          ops_.memory(back ? 12 * kv : 3 * element_ * real(rows_ * layer_.attention.q_size()));
+      pass.compute += (n - 1) * ops_.memory(back ? 12 * kv : 3 * element_ * o);
   }
 
   // --- passes over memory ----------------------------------------------------------------------
@@ -308,7 +310,7 @@ class PartTimes::Walk {
     double seconds = 2 * ops_.memory((back ? 5 : 4) * stream);
     if (layer_.norm_before() && layer_.norm_after()) seconds += 2 * ops_.memory(3 * stream);
     const double heads =
-        real(rows_ * (layer_.attention.q_size() + layer_.attention.kv_size())) * element_;
+        real(rows_ * (layer_.attention.q_size() + layer_.attention.k_size())) * element_;
     if (layer_.attention.qk_norm != QkNorm::kNone) seconds += ops_.memory((back ? 3 : 2) * heads);
     if (layer_.attention.rope) seconds += ops_.memory(2 * heads);
     if (back) seconds += ops_.memory(2 * real(rows_ * layer_.attention.out_size()) * element_);

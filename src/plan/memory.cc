@@ -136,7 +136,7 @@ class TransferStaging {
   /// Keys and values of a layer, of all ranks of the context axis.
   [[nodiscard]] std::int64_t kv_of_all() const {
     const StageCut& cut = request_.part.cut;
-    return 2 * config_of_rank(model_, cut.tensor).layer(0).attention.kv_size() * rows() *
+    return config_of_rank(model_, cut.tensor).layer(0).attention.kv_size() * rows() *
            cut.context.extent;
   }
   [[nodiscard]] int copies_of_heads() const {

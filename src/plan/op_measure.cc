@@ -265,26 +265,26 @@ std::vector<MemorySeconds> measure_passes(const Measurement& measurement, std::i
 double measure_attention(const Measurement& measurement, const AttentionConfig& attention,
                          std::int64_t tokens, DType type) {
   Context& context = measurement.context;
-  const std::int64_t dim = attention.head_dim, q_size = attention.q_size();
-  const std::int64_t kv_size = attention.kv_size();
+  const std::int64_t q_size = attention.q_size(), k_size = attention.k_size(),
+                     v_size = attention.v_size(), o_size = attention.out_size();
   const auto heads = [&](const Buffer& buffer, std::int64_t count) {
-    return heads_of(buffer.view(), 0, count, dim);
+    return heads_of(buffer.view(), 0, count, buffer.view().shape[1] / count);
   };
   const Buffer q = filled(context, type, {tokens, q_size}),
-               k = filled(context, type, {tokens, kv_size});
-  const Buffer v = filled(context, type, {tokens, kv_size}),
-               d_o = filled(context, type, {tokens, q_size});
-  const Buffer o = cleared(context, type, {tokens, q_size});
+               k = filled(context, type, {tokens, k_size});
+  const Buffer v = filled(context, type, {tokens, v_size}),
+               d_o = filled(context, type, {tokens, o_size});
+  const Buffer o = cleared(context, type, {tokens, o_size});
   const Buffer lse = cleared(context, DType::kF32, {tokens, attention.heads});
   const Buffer delta = cleared(context, DType::kF32, {tokens, attention.heads});
   const Buffer dq = cleared(context, DType::kF32, {tokens, q_size});
-  const Buffer dk = cleared(context, DType::kF32, {tokens, kv_size});
-  const Buffer dv = cleared(context, DType::kF32, {tokens, kv_size});
+  const Buffer dk = cleared(context, DType::kF32, {tokens, k_size});
+  const Buffer dv = cleared(context, DType::kF32, {tokens, v_size});
   const PositionRange all{0, tokens};
   AttentionMask mask;
   mask.q = mask.kv = {&all, 1};
   mask.window = attention.window;
-  const auto scale = static_cast<float>(1 / std::sqrt(real(dim)));
+  const auto scale = static_cast<float>(1 / std::sqrt(real(attention.head_dim)));
   AttentionForward forward{heads(o, attention.heads),
                            lse.view(),
                            heads(q, attention.heads),
@@ -305,7 +305,7 @@ double measure_attention(const Measurement& measurement, const AttentionConfig& 
   backward.mask = mask;
   backward.scale = scale;
   const double seen = real(attention.seen(tokens));
-  const double flops = 14 * real(attention.pair_size()) * (seen * real(tokens) - seen * seen / 2);
+  const double flops = real(8 * q_size + 6 * o_size) * (seen * real(tokens) - seen * seen / 2);
   const double enough = context.on_gpu() ? kGpuFlopsTimed : kFlopsTimed;
   return flops / seconds_of(measurement, repeats_of(flops, enough), [&] {
            attention_forward(context, forward);

@@ -65,7 +65,8 @@ std::vector<Problem> attention_problems(const RunConfig& config, const Attention
   if (!serves.windows && std::any_of(config.model.layers.begin(), config.model.layers.end(), hides))
     report("", "knows no windows");
   for (const LayerConfig& layer : config.model.layers) {
-    const std::int64_t size = layer.attention.head_dim;
+    const std::int64_t of_keys = layer.attention.head_dim, of_values = layer.attention.value_dim(),
+                       size = of_keys % serves.head_dim_step == 0 ? of_values : of_keys;
     if (size % serves.head_dim_step == 0) continue;
     report("", fmt::format("does not serve heads of {} (legal: a multiple of {})", size,
                            serves.head_dim_step));
@@ -363,7 +364,7 @@ class Resolver {
       } else {
         sizes.insert(sizes.end(), {{"the heads of a rank", attention.q_size() / tensor},
                                    {"the KV heads of a rank",
-                                    attention.kv_size() / std::min(tensor, attention.kv_heads)}});
+                                    attention.k_size() / std::min(tensor, attention.kv_heads)}});
       }
       for (const auto& [name, size] : sizes) {
         if (size % 16 == 0) continue;

@@ -309,16 +309,17 @@ class Count {
     const std::int64_t ranks = cut.context.extent;
     if (ranks == 1) return;
     const AttentionConfig& local = local_.layer(0).attention;
-    const std::int64_t kv = 2 * local.kv_size() * rows_;
+    const std::int64_t kv = local.kv_size() * rows_;
     Moved forward, backward;
     if (cut.context_method == ContextMethod::kUlysses) {
       const std::int64_t heads = local.heads / ranks;
       const std::int64_t kv_heads = std::max<std::int64_t>(1, local.kv_heads / ranks);
-      const std::int64_t q = rows_ * heads * local.head_dim;
-      const std::int64_t qkv = q + 2 * rows_ * kv_heads * local.head_dim;
+      const std::int64_t o = rows_ * heads * local.value_dim();
+      const std::int64_t qkv =
+          rows_ * (heads * local.head_dim + kv_heads * (local.head_dim + local.value_dim()));
       const std::int64_t keys = document_mask_ ? rows_ * 4 : 0, masks = document_mask_ ? 1 : 0;
-      forward = {(ranks - 1) * ((qkv + q) * element_ + keys), 2 + masks};
-      backward = {(ranks - 1) * ((qkv + q) * element_ + rows_ * heads * 4 + qkv * 4 + keys),
+      forward = {(ranks - 1) * ((qkv + o) * element_ + keys), 2 + masks};
+      backward = {(ranks - 1) * ((qkv + o) * element_ + rows_ * heads * 4 + qkv * 4 + keys),
                   4 + masks};
     } else {
       const bool ring = cut.context_method == ContextMethod::kRing;

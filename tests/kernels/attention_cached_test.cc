@@ -41,16 +41,17 @@ struct CachedProblem {
       keys.push_back(
           TestTensor::random(type, {length, width()}, 100 + static_cast<std::uint64_t>(s)));
       values.push_back(
-          TestTensor::random(type, {length, width()}, 200 + static_cast<std::uint64_t>(s)));
+          TestTensor::random(type, {length, value_width()}, 200 + static_cast<std::uint64_t>(s)));
       longest = std::max(longest, length);
     }
     k = TestTensor(type, {std::ssize(order) * kAttentionPage, width()});
-    v = k;
+    v = TestTensor(type, {std::ssize(order) * kAttentionPage, value_width()});
     for (std::int64_t s = 0; s < std::ssize(lengths); ++s) {
       const auto copy = [&](const TestTensor& from, TestTensor& to) {
         const std::vector<double> all = from.values();
+        const std::int64_t columns = from.shape()[1];
         for (std::int64_t i = 0; i < std::ssize(all); ++i)
-          to.set(row_of(s, i / width()) * width() + i % width(), all[static_cast<std::size_t>(i)]);
+          to.set(row_of(s, i / columns) * columns + i % columns, all[static_cast<std::size_t>(i)]);
       };
       copy(keys[static_cast<std::size_t>(s)], k);
       copy(values[static_cast<std::size_t>(s)], v);
@@ -58,6 +59,7 @@ struct CachedProblem {
   }
 
   [[nodiscard]] std::int64_t width() const { return c.kv_heads * c.head_dim; }
+  [[nodiscard]] std::int64_t value_width() const { return c.kv_heads * c.value_dim(); }
   [[nodiscard]] std::int64_t row_of(std::int64_t s, std::int64_t position) const {
     const auto page = static_cast<std::int64_t>(
         table.values()[static_cast<std::size_t>(s * table.shape()[1] + position / kAttentionPage)]);
@@ -83,17 +85,17 @@ struct CachedProblem {
     Context context = test_context(isa, threads);
     const auto count = std::ssize(rows);
     const TestTensor q = queries(rows);
-    TestTensor o(type, {count, c.heads * c.head_dim}), sequence(DType::kI32, {count}),
+    TestTensor o(type, {count, c.heads * c.value_dim()}), sequence(DType::kI32, {count}),
         position(DType::kI32, {count});
     for (std::int64_t t = 0; t < count; ++t) {
       sequence.set(t, static_cast<double>(rows[static_cast<std::size_t>(t)].sequence));
       position.set(t, static_cast<double>(rows[static_cast<std::size_t>(t)].position));
     }
-    attention_cached(context, {heads_of(o.view(), 0, c.heads, c.head_dim),
+    attention_cached(context, {heads_of(o.view(), 0, c.heads, c.value_dim()),
                                heads_of(q.view(), 3, c.heads, c.head_dim),
                                heads_of(k.view(), 0, c.kv_heads, c.head_dim),
-                               heads_of((latents ? k : v).view(), 0, c.kv_heads, c.head_dim), table,
-                               sequence, position, longest, 0.3F, window, lse});
+                               heads_of((latents ? k : v).view(), 0, c.kv_heads, c.value_dim()),
+                               table, sequence, position, longest, 0.3F, window, lse});
     context.synchronize();
     return o;
   }
@@ -102,19 +104,23 @@ struct CachedProblem {
     one.heads = c.heads;
     one.kv_heads = c.kv_heads;
     one.head_dim = c.head_dim;
+    one.value_dim = c.value_dim();
     one.q_ranges = {{row.position, 1}};
     one.kv_ranges = {{0, row.position + 1}};
     one.scale = static_cast<double>(0.3F);
     one.window = window;
     const std::vector<double> q = queries({row}).values();
     one.q.assign(q.begin() + 3, q.end());
-    const auto head = [&](const TestTensor& all) {
-      std::vector<double> numbers = all.values();
-      numbers.resize(static_cast<std::size_t>((row.position + 1) * width()));
-      return numbers;
+    const auto seen = [&](const TestTensor& all, std::int64_t columns) {
+      const std::vector<double> numbers = all.values();
+      std::vector<double> rows;
+      for (std::int64_t i = 0; i < (row.position + 1) * columns; ++i)
+        rows.push_back(
+            numbers[static_cast<std::size_t>(i / columns * all.shape()[1] + i % columns)]);
+      return rows;
     };
-    one.k = head(keys[static_cast<std::size_t>(row.sequence)]);
-    one.v = head((latents ? keys : values)[static_cast<std::size_t>(row.sequence)]);
+    one.k = seen(keys[static_cast<std::size_t>(row.sequence)], width());
+    one.v = seen((latents ? keys : values)[static_cast<std::size_t>(row.sequence)], value_width());
     return reference::attention_forward(one);
   }
 
@@ -123,7 +129,7 @@ struct CachedProblem {
   TestTensor table{DType::kI32, {1, 1}}, k{DType::kF32, {1, 1}}, v{DType::kF32, {1, 1}};
   std::vector<TestTensor> keys, values;  // of each sequence, in order
   std::int64_t longest = 0, window = 0;
-  bool latents = false;  ///< keys are the values too
+  bool latents = false;  ///< keys, or their first dims, are the values too
 };
 
 const std::vector<CachedProblem::Row> kRows = {{0, 0},  {2, 199}, {1, 63},  {3, 129},
@@ -150,7 +156,8 @@ void expect_reference(CachedProblem& problem, Isa isa,
 
 TEST_P(AttentionCached, equals_the_reference) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
-    for (const Sizes& sizes : {Sizes{1, 4, 2, 16}, {1, 3, 1, 10}, {1, 2, 2, 136}}) {
+    for (const Sizes& sizes :
+         {Sizes{1, 4, 2, 16}, {1, 3, 1, 10}, {1, 2, 2, 136}, {1, 4, 2, 24, 10}}) {
       CachedProblem problem(type, sizes, {5, 70, 200, 130}, 3);
       for (const std::int64_t window : {0, 1, 64, 100}) {
         problem.window = window;
@@ -163,8 +170,9 @@ TEST_P(AttentionCached, equals_the_reference) {
 TEST_P(AttentionCached, rows_of_latents_are_keys_and_values_of_all_heads) {
   const std::vector<CachedProblem::Row> rows = {{0, 0}, {1, 69}, {1, 64}, {2, 139}, {0, 4}};
   for (const DType type : {DType::kF32, DType::kBF16}) {
-    for (const std::int64_t head_dim : {256, 258, 576, 1024}) {
-      CachedProblem problem(type, {1, 3, 1, head_dim}, {5, 70, 140}, 3);
+    for (const auto& [head_dim, value_dim] :
+         {std::pair<std::int64_t, std::int64_t>{256, 256}, {258, 258}, {576, 512}, {1024, 1024}}) {
+      CachedProblem problem(type, {1, 3, 1, head_dim, value_dim}, {5, 70, 140}, 3);
       problem.latents = true;
       for (const std::int64_t window : {0, 100}) {
         problem.window = window;

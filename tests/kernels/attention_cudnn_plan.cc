@@ -37,7 +37,8 @@ constexpr Gpu kH200 = {"NVIDIA H200", 900, 132, 232448}, kA100 = {"NVIDIA A100",
 AttentionLayout attention(std::int64_t sequences, std::int64_t tokens, std::int64_t heads,
                           std::int64_t kv_heads, std::int64_t head_dim, bool deterministic) {
   const std::int64_t row = (heads + 2 * kv_heads) * head_dim, o = heads * head_dim;
-  return {sequences, tokens, heads, kv_heads, head_dim, row, row, row, o, o, deterministic};
+  return {sequences, tokens, heads, kv_heads, head_dim, head_dim,
+          row,       row,    row,   o,        o,        deterministic};
 }
 
 void expect_plans(const Gpu& gpu, const AttentionLayout& shape) {
@@ -64,6 +65,16 @@ TEST(AttentionCudnnPlan, cudnn_makes_plans_of_grouped_heads) {
 TEST(AttentionCudnnPlan, cudnn_makes_plans_of_odd_lengths_and_sizes) {
   expect_plans(kH200, attention(3, 77, 6, 6, 72, true));
   expect_plans(kA100, attention(1, 1000, 4, 2, 64, false));
+}
+
+TEST(AttentionCudnnPlan, cudnn_makes_plans_of_values_of_fewer_dims_than_keys) {
+  for (const bool deterministic : {true, false}) {
+    AttentionLayout latent = attention(1, 2048, 16, 16, 192, deterministic);
+    latent.value_dim = 128;
+    latent.q_stride = latent.k_stride = latent.v_stride = 16 * (2 * 192 + 128);
+    latent.o_stride = latent.d_o_stride = 16 * 128;
+    expect_plans(kH200, latent);
+  }
 }
 
 TEST(AttentionCudnnPlan, what_it_has_no_kernel_for_is_said) {

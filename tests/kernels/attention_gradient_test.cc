@@ -257,36 +257,57 @@ TEST_P(AttentionGradient, a_sink_alone_takes_a_row_that_sees_no_key) {
                  "attention_sink_terms.lse: expected [2, 4] fp32");
 }
 
-TEST_P(AttentionGradient, values_of_fewer_dims_than_keys_have_zeros_behind_them) {
-  constexpr std::int64_t kDims = 24, kValueDims = 16;
+TEST_P(AttentionGradient, equals_the_reference_for_values_of_fewer_dims_than_keys) {
+  struct Case {
+    std::int64_t head_dim, value_dim, tokens;
+  };
+  const auto cases = on_gpu() ? std::vector<Case>{{192, 128, 35}, {96, 64, 37}, {80, 48, 33}}
+                              : std::vector<Case>{{192, 128, 1},   {192, 128, 63},  {192, 128, 64},
+                                                  {192, 128, 129}, {192, 128, 300}, {96, 64, 63},
+                                                  {80, 48, 129},   {34, 2, 64},     {24, 18, 3}};
+  for (const auto& [head_dim, value_dim, tokens] : cases) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const Sizes sizes{1, 2, 1, head_dim, value_dim};
+      if (on_gpu() && dtype == DType::kF32 && head_dim != 80) continue;
+      const std::string what = text_of(sizes, tokens) + " Dv" + std::to_string(value_dim);
+      expect_equal_to_reference(GetParam(), 2, Problem(dtype, sizes, {{0, tokens}}, {{0, tokens}}),
+                                what);
+      if (on_gpu() && head_dim != 192) continue;
+      Problem masked(dtype, sizes, {{0, 20}, {40, 30}}, {{10, 30}, {0, 10}, {40, 30}});
+      masked.c.window = 33;
+      masked.set_documents(29);
+      expect_equal_to_reference(GetParam(), 2, masked, what + " masked");
+    }
+  }
+}
+
+TEST_P(AttentionGradient, values_of_fewer_dims_are_those_with_zeros_behind_them) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    Problem problem(dtype, {2, 4, 2, kDims}, {{0, 37}}, {{0, 37}});
-    const auto narrow = [&](TestTensor& rows, std::int64_t column, std::int64_t heads_count) {
-      const std::int64_t width = rows.shape()[1];
-      for (std::int64_t row = 0; row < rows.shape()[0]; ++row) {
-        for (std::int64_t h = 0; h < heads_count; ++h)
-          for (std::int64_t d = kValueDims; d < kDims; ++d)
-            rows.set(row * width + column + h * kDims + d, 0);
-      }
+    constexpr std::int64_t kTokens = 37, kDims = 24, kValueDims = 16;
+    Problem narrow(dtype, {1, 2, 1, kDims, kValueDims}, {{0, kTokens}}, {{0, kTokens}}),
+        wide(dtype, {1, 2, 1, kDims}, {{0, kTokens}}, {{0, kTokens}});
+    const auto values_at = [](const Problem& of) {
+      return (of.aligned() ? 16 : 4) + of.c.kv_heads * of.c.head_dim;
     };
-    narrow(problem.qkv_kv, 4 + 2 * kDims, 2);
-    narrow(problem.d_o, 0, 4);
-    problem.c.v = packed(problem.v());
-    expect_equal_to_reference(GetParam(), 2, problem, "narrow values");
-    const auto expect_zeros = [&](const std::vector<double>& values, const char* what) {
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        if (i % kDims >= kValueDims) {
-          EXPECT_EQ(values[i], 0) << what;
-        }
+    const std::int64_t narrow_row = narrow.qkv_kv.shape()[1], wide_row = wide.qkv_kv.shape()[1];
+    const std::vector<double> kv = narrow.qkv_kv.values();
+    for (std::int64_t t = 0; t < kTokens; ++t) {
+      for (std::int64_t i = 0; i < wide_row; ++i) {
+        const std::int64_t dim = i - values_at(wide);
+        wide.qkv_kv.set(t * wide_row + i, dim < kValueDims && i < narrow_row
+                                              ? kv[static_cast<std::size_t>(t * narrow_row + i)]
+                                              : 0);
       }
-    };
-    const Output out = run_forward(GetParam(), 1, problem);
-    expect_zeros(o_values(problem, out), "o");
-    const std::vector<double> lse = out.lse.values(),
-                              delta = reference::attention_delta(problem.c, problem.d_o.values(),
-                                                                 o_values(problem, out));
-    const Gradients g = run_backward(GetParam(), 1, problem, lse, delta);
-    expect_zeros(packed(heads(g.dv, problem.c, 2)), "dv");
+    }
+    wide.c.k = packed(wide.k());
+    wide.c.v = packed(wide.v());
+    const Output few = run_forward(GetParam(), 1, narrow), all = run_forward(GetParam(), 1, wide);
+    EXPECT_EQ(few.lse.bits(), all.lse.bits());
+    const std::vector<double> o = o_values(narrow, few), zeros = o_values(wide, all);
+    for (std::size_t i = 0; i < zeros.size(); ++i) {
+      const std::size_t dim = i % kDims;
+      ASSERT_EQ(zeros[i], dim < kValueDims ? o[i / kDims * kValueDims + dim] : 0) << i;
+    }
   }
 }
 

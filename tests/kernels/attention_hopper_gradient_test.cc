@@ -61,6 +61,22 @@ TEST_P(AttentionHopperGradient, equals_the_reference_for_heads_that_fill_no_tile
                  "D" + std::to_string(head_dim));
 }
 
+TEST_P(AttentionHopperGradient, equals_the_reference_for_values_of_fewer_dims_than_keys) {
+  for (const auto& [head_dim, value_dim] : {std::pair<std::int64_t, std::int64_t>{96, 64},
+                                            {80, 48},
+                                            {64, 8},
+                                            {192, 128},
+                                            {136, 96},
+                                            {256, 64}}) {
+    Problem problem =
+        problem_of({2, 2, 1, head_dim, value_dim}, {{0, 100}, {150, 29}}, {{0, 90}, {120, 60}});
+    const std::string of = "D" + std::to_string(head_dim) + " Dv" + std::to_string(value_dim);
+    expect_equal(GetParam(), problem, of);
+    problem.set_documents(60);
+    expect_equal(GetParam(), problem, of + " documents");
+  }
+}
+
 TEST_P(AttentionHopperGradient, equals_the_reference_for_groups_of_query_heads) {
   for (const std::int64_t group : {1, 4, 8}) expect_equal_for_groups(GetParam(), group, 64);
   expect_equal_for_groups(GetParam(), 4, 256);

@@ -59,10 +59,66 @@ TEST_P(AttentionHopper, equals_the_reference_for_heads_that_fill_no_tile) {
                  "D" + std::to_string(head_dim));
 }
 
+TEST_P(AttentionHopper, equals_the_reference_for_values_of_fewer_dims_than_keys) {
+  const auto expect = [&](std::int64_t head_dim, std::int64_t value_dim, std::int64_t tokens) {
+    expect_equal(GetParam(),
+                 problem_of({1, 1, 1, head_dim, value_dim}, {{0, tokens}}, {{0, tokens}}),
+                 "D" + std::to_string(head_dim) + " Dv" + std::to_string(value_dim) + " T" +
+                     std::to_string(tokens));
+  };
+  for (const std::int64_t tokens : {1, 63, 64, 129, 300}) expect(192, 128, tokens);
+  for (const auto& [head_dim, value_dim] :
+       {std::pair<std::int64_t, std::int64_t>{96, 64}, {80, 48}, {136, 40}, {200, 128}})
+    expect(head_dim, value_dim, 129);
+  Problem problem =
+      problem_of({2, 8, 2, 192, 128}, {{0, 70}, {250, 40}}, {{60, 40}, {20, 40}, {250, 40}});
+  expect_equal(GetParam(), problem, "ranges");
+  problem.set_documents(100);
+  problem.c.window = 90;
+  expect_equal(GetParam(), problem, "documents and a window");
+}
+
 TEST_P(AttentionHopper, equals_the_reference_for_groups_of_query_heads) {
   for (const std::int64_t group : {1, 4, 8})
     expect_equal(GetParam(), problem_of({2, 8, 8 / group, 64}, {{0, 40}}, {{0, 40}}),
                  "groups of " + std::to_string(group));
+  expect_equal(GetParam(), problem_of({1, 6, 2, 64}, {{0, 40}}, {{0, 40}}), "groups of 3");
+}
+
+/// The heads from `first` on, of bf16.
+template <class View>
+View heads_from(View view, std::int64_t first, std::int64_t count) {
+  view.data += first * view.head_dim * 2;
+  view.heads = count;
+  return view;
+}
+
+/// Heads that share a tile, and one that has its tiles for itself.
+TEST_P(AttentionHopper, a_query_head_has_the_bits_that_it_has_alone) {
+  for (const std::int64_t heads : {4, 8}) {
+    for (const Sizes& sizes : {Sizes{2, heads, 1, 64}, {1, heads, 1, 192, 128}}) {
+      Problem problem = problem_of(sizes, {{0, 30}, {70, 41}}, {{0, 50}, {60, 60}});
+      problem.set_documents(50);
+      const Output all = run(GetParam(), problem);
+      Context context = test_context(GetParam());
+      context.set_attention_backend(wgmma_attention);
+      const AttentionCase& c = problem.c;
+      for (const std::int64_t head : {std::int64_t{0}, heads - 1}) {
+        TestTensor o(DType::kBF16, {problem.q_rows(), c.value_dim}, 0),
+            lse(DType::kF32, {problem.q_rows(), 1});
+        attention_forward(context, {values(o, c, 1), lse, heads_from(problem.q(), head, 1),
+                                    problem.k(), problem.v(), problem.mask(), problem.scale()});
+        EXPECT_EQ(packed(values(std::as_const(o), c, 1)),
+                  packed(heads_from(values(all.o, c, heads), head, 1)));
+        const std::vector<double> alone = lse.values(), among = all.lse.values();
+        for (std::size_t row = 0; row < alone.size(); ++row) {
+          const std::size_t at =
+              row * static_cast<std::size_t>(heads) + static_cast<std::size_t>(head);
+          ASSERT_EQ(alone[row], among[at]) << row;
+        }
+      }
+    }
+  }
 }
 
 TEST_P(AttentionHopper, equals_the_reference_for_windows) {
@@ -109,6 +165,8 @@ TEST_P(AttentionHopper, has_the_same_bits_in_any_order_of_threads) {
     problem.c.window = 180;
     expect_same_bits([&] { return bits_of(run(GetParam(), problem)); });
   }
+  const Problem latent = problem_of({1, 2, 1, 192, 128}, {{0, 200}}, {{0, 200}});
+  expect_same_bits([&] { return bits_of(run(GetParam(), latent)); });
 }
 
 TEST_P(AttentionHopper, a_query_has_the_same_bits_whatever_queries_stand_around_it) {

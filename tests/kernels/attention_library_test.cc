@@ -18,7 +18,7 @@ using namespace attention_testing;
 
 /// Grouped heads in rows that are wider than they.
 AttentionLayout grouped(bool deterministic) {
-  return {2, 5, 4, 2, 8, 72, 40, 48, 32, 56, deterministic};
+  return {2, 5, 4, 2, 24, 8, 120, 72, 48, 32, 56, deterministic};
 }
 
 TEST(AttentionLibraryGraph, tensors_lie_as_the_heads_do) {
@@ -34,22 +34,23 @@ TEST(AttentionLibraryGraph, tensors_lie_as_the_heads_do) {
     EXPECT_EQ(tensor->storage, GraphTensor::Storage::kMemory);
   };
   using Type = GraphTensor::Type;
-  expect_tensor(LibraryTensor::kQ, {2, 4, 5, 8}, {5 * 72, 8, 72, 1}, Type::kBF16);
+  expect_tensor(LibraryTensor::kQ, {2, 4, 5, 24}, {5 * 120, 24, 120, 1}, Type::kBF16);
   // Keys and values stand on the right of a product there.
-  expect_tensor(LibraryTensor::kK, {2, 2, 8, 5}, {5 * 40, 8, 1, 40}, Type::kBF16);
+  expect_tensor(LibraryTensor::kK, {2, 2, 24, 5}, {5 * 72, 24, 1, 72}, Type::kBF16);
   expect_tensor(LibraryTensor::kV, {2, 2, 8, 5}, {5 * 48, 8, 1, 48}, Type::kBF16);
   expect_tensor(LibraryTensor::kO, {2, 4, 5, 8}, {5 * 32, 8, 32, 1}, Type::kBF16);
   expect_tensor(LibraryTensor::kDO, {2, 4, 5, 8}, {5 * 56, 8, 56, 1}, Type::kBF16);
   expect_tensor(LibraryTensor::kLse, {2, 4, 5, 1}, {20, 5, 1, 1}, Type::kF32);
   expect_tensor(LibraryTensor::kDelta, {2, 4, 5, 1}, {20, 5, 1, 1}, Type::kF32);
-  expect_tensor(LibraryTensor::kDQ, {2, 4, 5, 8}, {5 * 32, 8, 32, 1}, Type::kBF16);
-  expect_tensor(LibraryTensor::kDK, {2, 2, 5, 8}, {5 * 16, 8, 16, 1}, Type::kBF16);
-  expect_tensor(LibraryTensor::kDQSum, {2, 4, 5, 8}, {160, 40, 8, 1}, Type::kF32);
+  expect_tensor(LibraryTensor::kDQ, {2, 4, 5, 24}, {5 * 96, 24, 96, 1}, Type::kBF16);
+  expect_tensor(LibraryTensor::kDK, {2, 2, 5, 24}, {5 * 48, 24, 48, 1}, Type::kBF16);
+  expect_tensor(LibraryTensor::kDV, {2, 2, 5, 8}, {5 * 16, 8, 16, 1}, Type::kBF16);
+  expect_tensor(LibraryTensor::kDQSum, {2, 4, 5, 24}, {480, 120, 24, 1}, Type::kF32);
   AttentionLayout written = grouped(true);
-  written.written_stride = 72;
+  written.written_stride = 168;
   const AttentionGraph rows = attention_graph(written, LibraryPass::kBackward);
-  EXPECT_EQ(rows.find(LibraryTensor::kDQ)->strides, (Dims{5 * 72, 8, 72, 1}));
-  EXPECT_EQ(rows.find(LibraryTensor::kDV)->strides, (Dims{5 * 72, 8, 72, 1}));
+  EXPECT_EQ(rows.find(LibraryTensor::kDQ)->strides, (Dims{5 * 168, 24, 168, 1}));
+  EXPECT_EQ(rows.find(LibraryTensor::kDV)->strides, (Dims{5 * 168, 8, 168, 1}));
   const AttentionGraph forward = attention_graph(grouped(true), LibraryPass::kForward);
   EXPECT_EQ(forward.find(LibraryTensor::kV)->dims, (Dims{2, 2, 5, 8}));
   EXPECT_EQ(forward.find(LibraryTensor::kDO), nullptr);
@@ -74,17 +75,17 @@ TEST(AttentionLibraryGraph, scratch_has_room_for_each_part_and_no_two_overlap) {
   const std::vector<std::size_t> begins = {scratch.lse,      scratch.delta, scratch.dq,
                                            scratch.dk,       scratch.dv,    scratch.dq_sum,
                                            scratch.workspace};
-  const std::vector<std::size_t> bytes = {160, 160, 640, 320, 320, 1280, 1000};
+  const std::vector<std::size_t> bytes = {160, 160, 1920, 960, 320, 3840, 1000};
   for (std::size_t i = 0; i < begins.size(); ++i) {
     EXPECT_EQ(begins[i] % 256, 0u);
     const std::size_t end = i + 1 < begins.size() ? begins[i + 1] : scratch.bytes;
     EXPECT_LE(begins[i] + bytes[i], end) << i;
   }
-  EXPECT_LE(library_scratch(grouped(true), LibraryPass::kBackward, 1000).bytes + 1280,
+  EXPECT_LE(library_scratch(grouped(true), LibraryPass::kBackward, 1000).bytes + 3840,
             scratch.bytes);
   AttentionLayout written = shape;
   written.written_stride = 64;
-  EXPECT_EQ(library_scratch(written, LibraryPass::kBackward, 1000).bytes + 768 + 2 * 512,
+  EXPECT_EQ(library_scratch(written, LibraryPass::kBackward, 1000).bytes + 2048 + 1024 + 512,
             scratch.bytes);
 }
 
@@ -98,11 +99,11 @@ struct LibraryProblem {
   std::vector<PositionRange> all;
 
   LibraryProblem(std::int64_t sequences, std::int64_t tokens, std::int64_t heads,
-                 std::int64_t kv_heads, std::int64_t head_dim)
-      : c{sequences, heads, kv_heads, head_dim, {}, {}, {}, 0, {}, {}, {}},
-        qkv(aligned(sequences * tokens, (heads + 2 * kv_heads) * head_dim + 8, 1)),
-        d_o(aligned(sequences * tokens, heads * head_dim, 2)),
-        o(DType::kBF16, {sequences * tokens, heads * head_dim}, 0),
+                 std::int64_t kv_heads, std::int64_t head_dim, std::int64_t value_dim)
+      : c{sequences, heads, kv_heads, head_dim, value_dim, {}, {}, {}, 0, {}, {}, {}},
+        qkv(aligned(sequences * tokens, values_begin() + kv_heads * value_dim + 8, 1)),
+        d_o(aligned(sequences * tokens, heads * value_dim, 2)),
+        o(DType::kBF16, {sequences * tokens, heads * value_dim}, 0),
         lse(DType::kF32, {sequences * tokens, heads}),
         delta(DType::kF32, {sequences * tokens, heads}),
         all{{0, tokens}} {
@@ -110,8 +111,11 @@ struct LibraryProblem {
     c.scale = static_cast<float>(1.5 / std::sqrt(static_cast<double>(head_dim)));
     c.q = packed(heads_at(0, heads));
     c.k = packed(heads_at(heads * head_dim, kv_heads));
-    c.v = packed(heads_at((heads + kv_heads) * head_dim, kv_heads));
+    c.v = packed(values_in(qkv));
   }
+  LibraryProblem(std::int64_t sequences, std::int64_t tokens, std::int64_t heads,
+                 std::int64_t kv_heads, std::int64_t head_dim)
+      : LibraryProblem(sequences, tokens, heads, kv_heads, head_dim, head_dim) {}
   static TestTensor aligned(std::int64_t rows, std::int64_t columns, std::uint64_t seed) {
     const std::vector<double> values =
         TestTensor::random(DType::kBF16, {rows, columns}, seed).values();
@@ -123,16 +127,21 @@ struct LibraryProblem {
   [[nodiscard]] ConstHeadsView heads_at(std::int64_t column, std::int64_t count) const {
     return heads_of(std::as_const(qkv).view(), column, count, c.head_dim);
   }
+  [[nodiscard]] std::int64_t values_begin() const { return (c.heads + c.kv_heads) * c.head_dim; }
+  [[nodiscard]] ConstHeadsView values_in(const TestTensor& rows) const {
+    return heads_of(rows.view(), values_begin(), c.kv_heads, c.value_dim);
+  }
   [[nodiscard]] AttentionShape shape() const {
-    return {c.sequences, c.q_tokens(), c.q_tokens(), c.heads, c.kv_heads, c.head_dim, DType::kBF16};
+    return {c.sequences, c.q_tokens(), c.q_tokens(), c.heads,
+            c.kv_heads,  c.head_dim,   c.value_dim,  DType::kBF16};
   }
   AttentionForward forward() {
     AttentionForward args;
-    args.o = heads(o, c, c.heads);
+    args.o = values(o, c, c.heads);
     args.lse_TH = lse;
     args.q = heads_at(0, c.heads);
     args.k = heads_at(c.heads * c.head_dim, c.kv_heads);
-    args.v = heads_at((c.heads + c.kv_heads) * c.head_dim, c.kv_heads);
+    args.v = values_in(qkv);
     args.mask = {c.sequences, all, all, {}};
     args.scale = static_cast<float>(c.scale);
     return args;
@@ -143,8 +152,8 @@ struct LibraryProblem {
     AttentionBackward args;
     args.dq = heads(g.dq, c, c.heads);
     args.dk = heads(g.dk, c, c.kv_heads);
-    args.dv = heads(g.dv, c, c.kv_heads);
-    args.d_o = heads(std::as_const(d_o), c, c.heads);
+    args.dv = values(g.dv, c, c.kv_heads);
+    args.d_o = values(std::as_const(d_o), c, c.heads);
     args.q = before.q;
     args.k = before.k;
     args.v = before.v;
@@ -157,7 +166,7 @@ struct LibraryProblem {
   }
   /// Where gradients may be written: rows of dq, dk, dv and a gap, all ones.
   [[nodiscard]] TestTensor written() const {
-    const Shape rows{c.sequences * c.q_tokens(), (c.heads + 2 * c.kv_heads) * c.head_dim + 8};
+    const Shape rows{c.sequences * c.q_tokens(), values_begin() + c.kv_heads * c.value_dim + 8};
     TestTensor tensor(DType::kBF16, rows, 0);
     for (std::int64_t i = 0; i < rows.count(); ++i) tensor.set(i, 1);
     return tensor;
@@ -165,7 +174,7 @@ struct LibraryProblem {
   AttentionBackward::Written heads_to_write(TestTensor& to) const {
     return {heads_of(to.view(), 0, c.heads, c.head_dim),
             heads_of(to.view(), c.heads * c.head_dim, c.kv_heads, c.head_dim),
-            heads_of(to.view(), (c.heads + c.kv_heads) * c.head_dim, c.kv_heads, c.head_dim)};
+            heads_of(to.view(), values_begin(), c.kv_heads, c.value_dim)};
   }
   /// Ones, which must still be in the sums.
   [[nodiscard]] Gradients gradients() const {
@@ -175,7 +184,7 @@ struct LibraryProblem {
                             std::vector<double>(static_cast<std::size_t>(rows * columns), 1));
     };
     return {ones(c.heads * c.head_dim + 3), ones(c.kv_heads * c.head_dim + 4),
-            ones(c.kv_heads * c.head_dim)};
+            ones(c.kv_heads * c.value_dim)};
   }
 };
 
@@ -211,10 +220,10 @@ void expect_reference(LibraryProblem& problem, Context& context, const std::stri
   attention_internal::forward_by_library(context, problem.shape(), problem.forward(), noting());
   test_device::synchronize();
   const AttentionCase& c = problem.c;
-  expect_close(packed(heads(std::as_const(problem.o), c, c.heads)), expected.o, kRounded,
+  expect_close(packed(values(std::as_const(problem.o), c, c.heads)), expected.o, kRounded,
                what + " o");
   expect_close(problem.lse.values(), expected.lse, {1e-5, 1e-5}, what + " lse");
-  const auto d_o = packed(heads(std::as_const(problem.d_o), c, c.heads));
+  const auto d_o = packed(values(std::as_const(problem.d_o), c, c.heads));
   const auto delta = reference::attention_delta(c, d_o, expected.o);
   auto wanted = reference::attention_backward(c, d_o, expected.lse, delta);
   for (const bool deterministic : {true, false}) {
@@ -223,15 +232,15 @@ void expect_reference(LibraryProblem& problem, Context& context, const std::stri
     attention_internal::backward_by_library(context, problem.shape(), problem.backward(g),
                                             noting());
     test_device::synchronize();
-    const auto without_ones = [](std::vector<double> values) {
-      for (double& value : values) value -= 1;
-      return values;
+    const auto without_ones = [](std::vector<double> sums) {
+      for (double& sum : sums) sum -= 1;
+      return sums;
     };
     expect_close(without_ones(packed(heads(std::as_const(g.dq), c, c.heads))), wanted.dq, kRounded,
                  what + " dq");
     expect_close(without_ones(packed(heads(std::as_const(g.dk), c, c.kv_heads))), wanted.dk,
                  kRounded, what + " dk");
-    expect_close(without_ones(packed(heads(std::as_const(g.dv), c, c.kv_heads))), wanted.dv,
+    expect_close(without_ones(packed(values(std::as_const(g.dv), c, c.kv_heads))), wanted.dv,
                  kRounded, what + " dv");
 
     TestTensor to = problem.written();
@@ -252,10 +261,12 @@ void expect_reference(LibraryProblem& problem, Context& context, const std::stri
 
 TEST_P(AttentionLibrary, the_graph_and_what_is_around_it_equal_the_reference) {
   Context context = test_context(GetParam());
-  LibraryProblem grouped_heads(2, 19, 4, 2, 16), alike(1, 7, 3, 3, 8), one_key_head(3, 4, 2, 1, 24);
+  LibraryProblem grouped_heads(2, 19, 4, 2, 16), alike(1, 7, 3, 3, 8), one_key_head(3, 4, 2, 1, 24),
+      narrow_values(2, 9, 4, 2, 24, 8);
   expect_reference(grouped_heads, context, "grouped");
   expect_reference(alike, context, "alike");
   expect_reference(one_key_head, context, "one key head");
+  expect_reference(narrow_values, context, "narrow values");
 }
 
 TEST_P(AttentionLibrary, it_is_asked_for_the_operands_rows) {
@@ -264,12 +275,13 @@ TEST_P(AttentionLibrary, it_is_asked_for_the_operands_rows) {
   expect_reference(problem, context, "once");
   ASSERT_EQ(asked.size(), 5u);
   const std::int64_t row = (4 + 2 * 2) * 8 + 8;
-  EXPECT_EQ(asked[0], std::pair(AttentionLayout({1, 6, 4, 2, 8, row, row, row, 32, 0, true}),
+  EXPECT_EQ(asked[0], std::pair(AttentionLayout({1, 6, 4, 2, 8, 8, row, row, row, 32, 0, true}),
                                 LibraryPass::kForward));
-  EXPECT_EQ(asked[1], std::pair(AttentionLayout({1, 6, 4, 2, 8, row, row, row, 32, 32, true}),
+  EXPECT_EQ(asked[1], std::pair(AttentionLayout({1, 6, 4, 2, 8, 8, row, row, row, 32, 32, true}),
                                 LibraryPass::kBackward));
-  EXPECT_EQ(asked[2], std::pair(AttentionLayout({1, 6, 4, 2, 8, row, row, row, 32, 32, true, row}),
-                                LibraryPass::kBackward));
+  EXPECT_EQ(asked[2],
+            std::pair(AttentionLayout({1, 6, 4, 2, 8, 8, row, row, row, 32, 32, true, row}),
+                      LibraryPass::kBackward));
   EXPECT_FALSE(asked[3].first.deterministic);
 }
 
@@ -302,6 +314,9 @@ TEST_P(AttentionLibrary, what_a_library_does_not_serve_is_refused) {
   AttentionShape narrow = problem.shape();
   narrow.head_dim = 12;
   refused(good, narrow, "heads of a multiple of 8");
+  narrow = problem.shape();
+  narrow.value_dim = 4;
+  refused(good, narrow, "v: a library serves heads of a multiple of 8");
   EXPECT_TRUE(asked.empty());
 }
 
@@ -373,7 +388,7 @@ TEST_P(AttentionLibrary, gradients_are_written_where_a_library_makes_them) {
 
   for (const AttentionKernel kernel : {AttentionKernel::kOwn, AttentionKernel::kLibrary}) {
     KernelChoices choices;
-    choices.add({9, 2, 1, 8, true}, {.kernel = kernel, .microseconds = {}});
+    choices.add({9, 2, 1, 8, 8, true}, {.kernel = kernel, .microseconds = {}});
     context.set_kernel_choices(&choices);
     context.set_attention_backend(fastest_attention);
     args.written = problem.heads_to_write(to);
@@ -407,15 +422,15 @@ TEST_P(AttentionLibrary, the_faster_of_both_is_what_the_choices_say_for_each_pas
   context.set_kernel_choices(&choices);
   EXPECT_EQ(of(fastest_attention), own) << "nothing was measured, and nobody measures untold";
   EXPECT_EQ(choices.size(), 0U);
-  choices.add(AttentionKey{13, 4, 2, 8, false}, {AttentionKernel::kOwn, {}});
-  choices.add(AttentionKey{13, 4, 2, 8, true}, {AttentionKernel::kLibrary, {}});
+  choices.add(AttentionKey{13, 4, 2, 8, 8, false}, {AttentionKernel::kOwn, {}});
+  choices.add(AttentionKey{13, 4, 2, 8, 8, true}, {AttentionKernel::kLibrary, {}});
   const auto mixed = of(fastest_attention);
   EXPECT_EQ(mixed.first, own.first);
   EXPECT_NE(mixed.second, own.second);
 }
 
 TEST(AttentionFastest, a_backward_pass_that_keeps_every_score_of_long_sequences_is_no_candidate) {
-  AttentionLayout layout{1, 32'768, 32, 8, 128, 4096, 1024, 1024, 4096, 4096, true};
+  AttentionLayout layout{1, 32'768, 32, 8, 128, 128, 4096, 1024, 1024, 4096, 4096, true};
   EXPECT_GT(cudnn_attention.bytes(layout, true), std::int64_t{32} << 30);
   EXPECT_EQ(fastest_attention.bytes(layout, true), cudnn_attention.bytes(layout, false));
   layout.deterministic = false;
@@ -438,7 +453,7 @@ TEST_P(AttentionLibrary, measuring_gives_each_pass_that_both_serve_one_choice) {
   passes_of(context, more);
   ASSERT_EQ(choices.attention().size(), 2U) << "one for each pass, for any number of sequences";
   for (const auto& [key, choice] : choices.attention()) {
-    EXPECT_EQ(key, (AttentionKey{13, 4, 2, 8, key.backward}));
+    EXPECT_EQ(key, (AttentionKey{13, 4, 2, 8, 8, key.backward}));
     const bool library = choice.microseconds[1] < choice.microseconds[0];
     EXPECT_GT(choice.microseconds[0], 0);
     EXPECT_GT(choice.microseconds[1], 0);

@@ -23,15 +23,16 @@ std::int64_t position(const std::vector<PositionRange>& ranges, std::int64_t ind
 
 /// Where the heads of query i and key j of sequence b begin.
 struct Offsets {
-  std::size_t q, k, row;
+  std::size_t q, k, o, v, row;
 };
 Offsets offsets(const AttentionCase& c, std::int64_t b, std::int64_t h, std::int64_t i,
                 std::int64_t j) {
   const std::int64_t g = h / (c.heads / c.kv_heads);
   const std::int64_t row = (b * c.q_tokens() + i) * c.heads + h;
-  const std::int64_t k = ((b * c.kv_tokens() + j) * c.kv_heads + g) * c.head_dim;
-  return {static_cast<std::size_t>(row * c.head_dim), static_cast<std::size_t>(k),
-          static_cast<std::size_t>(row)};
+  const std::int64_t key = (b * c.kv_tokens() + j) * c.kv_heads + g;
+  const auto at = [](std::int64_t index) { return static_cast<std::size_t>(index); };
+  return {at(row * c.head_dim), at(key * c.head_dim), at(row * c.value_dim), at(key * c.value_dim),
+          at(row)};
 }
 
 double dot(const double* x, const double* y, std::int64_t count) {
@@ -62,8 +63,9 @@ bool AttentionCase::sees(std::int64_t b, std::int64_t i, std::int64_t j) const {
 }
 
 AttentionOutput attention_forward(const AttentionCase& c) {
-  AttentionOutput out{std::vector<double>(c.q.size()),
-                      std::vector<double>(c.q.size() / static_cast<std::size_t>(c.head_dim))};
+  const std::size_t rows = c.q.size() / static_cast<std::size_t>(c.head_dim);
+  AttentionOutput out{std::vector<double>(rows * static_cast<std::size_t>(c.value_dim)),
+                      std::vector<double>(rows)};
   const std::int64_t keys = c.kv_tokens();
   for_each_query(c, [&](std::int64_t b, std::int64_t h, std::int64_t i) {
     std::vector<double> s(static_cast<std::size_t>(keys), -std::numeric_limits<double>::infinity());
@@ -83,9 +85,8 @@ AttentionOutput attention_forward(const AttentionCase& c) {
     for (std::int64_t j = 0; j < keys; ++j) {
       const double p = std::exp(s[static_cast<std::size_t>(j)] - maximum) / sum;
       const Offsets at = offsets(c, b, h, i, j);
-      for (std::int64_t d = 0; d < c.head_dim; ++d) {
-        out.o[at.q + static_cast<std::size_t>(d)] += p * c.v[at.k + static_cast<std::size_t>(d)];
-      }
+      for (std::size_t d = 0; d < static_cast<std::size_t>(c.value_dim); ++d)
+        out.o[at.o + d] += p * c.v[at.v + d];
     }
   });
   return out;
@@ -93,10 +94,10 @@ AttentionOutput attention_forward(const AttentionCase& c) {
 
 std::vector<double> attention_delta(const AttentionCase& c, const std::vector<double>& d_o,
                                     const std::vector<double>& o) {
-  std::vector<double> delta(o.size() / static_cast<std::size_t>(c.head_dim));
+  std::vector<double> delta(o.size() / static_cast<std::size_t>(c.value_dim));
   for (std::size_t row = 0; row < delta.size(); ++row) {
-    const std::size_t at = row * static_cast<std::size_t>(c.head_dim);
-    delta[row] = dot(&d_o[at], &o[at], c.head_dim);
+    const std::size_t at = row * static_cast<std::size_t>(c.value_dim);
+    delta[row] = dot(&d_o[at], &o[at], c.value_dim);
   }
   return delta;
 }
@@ -112,10 +113,11 @@ AttentionGradients attention_backward(const AttentionCase& c, const std::vector<
       const Offsets at = offsets(c, b, h, i, j);
       const double s = c.scale * dot(&c.q[at.q], &c.k[at.k], c.head_dim);
       const double p = std::exp(s - lse[at.row]);
-      const double dp = dot(&d_o[at.q], &c.v[at.k], c.head_dim);
+      const double dp = dot(&d_o[at.o], &c.v[at.v], c.value_dim);
       const double ds = p * (dp - delta[at.row]) * c.scale;
+      for (std::size_t d = 0; d < static_cast<std::size_t>(c.value_dim); ++d)
+        out.dv[at.v + d] += p * d_o[at.o + d];
       for (std::size_t d = 0; d < static_cast<std::size_t>(c.head_dim); ++d) {
-        out.dv[at.k + d] += p * d_o[at.q + d];
         out.dq[at.q + d] += ds * c.k[at.k + d];
         out.dk[at.k + d] += ds * c.q[at.q + d];
       }

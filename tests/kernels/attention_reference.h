@@ -8,9 +8,9 @@
 
 namespace trireme::reference {
 
-/// q [B * Tq, H, D], k and v [B * Tk, G, D], dense.
+/// q [B * Tq, H, D], k [B * Tk, G, D], v [B * Tk, G, Dv], dense.
 struct AttentionCase {
-  std::int64_t sequences = 1, heads = 1, kv_heads = 1, head_dim = 2;
+  std::int64_t sequences = 1, heads = 1, kv_heads = 1, head_dim = 2, value_dim = 2;
   std::vector<PositionRange> q_ranges, kv_ranges;
   std::vector<std::int32_t> first_key;  ///< empty, or one for each of B * Tq queries
   double scale = 1;

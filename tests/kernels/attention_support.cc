@@ -31,6 +31,7 @@ Problem::Problem(DType dtype, const Sizes& sizes, std::vector<PositionRange> q_r
         sizes.heads,
         sizes.kv_heads,
         sizes.head_dim,
+        sizes.value_dim(),
         std::move(q_ranges),
         std::move(kv_ranges),
         {},
@@ -41,9 +42,10 @@ Problem::Problem(DType dtype, const Sizes& sizes, std::vector<PositionRange> q_r
       rows(layout),
       qkv_q(random_rows(rows, dtype, q_rows(), sizes.heads * sizes.head_dim + (aligned() ? 8 : 3),
                         seed)),
-      qkv_kv(random_rows(rows, dtype, kv_rows(),
-                         2 * sizes.kv_heads * sizes.head_dim + (aligned() ? 24 : 5), seed + 1)),
-      d_o(random_rows(rows, dtype, q_rows(), sizes.heads * sizes.head_dim, seed + 2)),
+      qkv_kv(random_rows(
+          rows, dtype, kv_rows(),
+          sizes.kv_heads * (sizes.head_dim + sizes.value_dim()) + (aligned() ? 24 : 5), seed + 1)),
+      d_o(random_rows(rows, dtype, q_rows(), sizes.heads * sizes.value_dim(), seed + 2)),
       first_key(DType::kI32, {q_rows()}) {
   // Scores of a few units: probabilities neither all alike nor one alone.
   c.scale = static_cast<float>(1.5 * c.scale);
@@ -87,6 +89,12 @@ HeadsView heads(TestTensor& tensor, const AttentionCase& c, std::int64_t count) 
 ConstHeadsView heads(const TestTensor& tensor, const AttentionCase& c, std::int64_t count) {
   return heads_of(tensor.view(), 0, count, c.head_dim);
 }
+HeadsView values(TestTensor& tensor, const AttentionCase& c, std::int64_t count) {
+  return heads_of(tensor.view(), 0, count, c.value_dim);
+}
+ConstHeadsView values(const TestTensor& tensor, const AttentionCase& c, std::int64_t count) {
+  return heads_of(tensor.view(), 0, count, c.value_dim);
+}
 
 Output run_forward(Isa isa, int threads, const Problem& problem, const Way& way) {
   Context context = test_context(isa, threads);
@@ -94,15 +102,15 @@ Output run_forward(Isa isa, int threads, const Problem& problem, const Way& way)
   if (way.multiprocessors > 0) context.set_multiprocessors(way.multiprocessors);
   const AttentionCase& c = problem.c;
   Output out{random_rows(problem.rows, problem.dtype(), problem.q_rows(),
-                         c.heads * c.head_dim + (problem.aligned() ? 8 : 1), 9),
+                         c.heads * c.value_dim + (problem.aligned() ? 8 : 1), 9),
              TestTensor::random(DType::kF32, {problem.q_rows(), c.heads}, 9)};
-  attention_forward(context, {heads(out.o, c, c.heads), out.lse, problem.q(), problem.k(),
+  attention_forward(context, {values(out.o, c, c.heads), out.lse, problem.q(), problem.k(),
                               problem.v(), problem.mask(), problem.scale()});
   return out;
 }
 
 std::vector<double> o_values(const Problem& problem, const Output& out) {
-  return packed(heads(out.o, problem.c, problem.c.heads));
+  return packed(values(out.o, problem.c, problem.c.heads));
 }
 
 Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::vector<double>& lse,
@@ -111,18 +119,18 @@ Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::
   context.set_deterministic(how.determinism == Determinism::kEqualBits);
   if (how.way.backend != nullptr) context.set_attention_backend(*how.way.backend);
   const AttentionCase& c = problem.c;
-  const auto gradient = [&](std::int64_t rows, std::int64_t heads, std::int64_t others) {
-    if (problem.aligned())
-      return TestTensor(DType::kF32, {rows, heads * c.head_dim + 4 * others}, 0);
-    return TestTensor(DType::kF32, {rows, heads * c.head_dim + others});
+  const auto gradient = [&](std::int64_t rows, std::int64_t columns, std::int64_t others) {
+    if (problem.aligned()) return TestTensor(DType::kF32, {rows, columns + 4 * others}, 0);
+    return TestTensor(DType::kF32, {rows, columns + others});
   };
-  Gradients g{gradient(problem.q_rows(), c.heads, 2), gradient(problem.kv_rows(), c.kv_heads, 1),
-              gradient(problem.kv_rows(), c.kv_heads, 0)};
+  Gradients g{gradient(problem.q_rows(), c.heads * c.head_dim, 2),
+              gradient(problem.kv_rows(), c.kv_heads * c.head_dim, 1),
+              gradient(problem.kv_rows(), c.kv_heads * c.value_dim, 0)};
   const TestTensor lse_TH = TestTensor::of(DType::kF32, {problem.q_rows(), c.heads}, lse);
   const TestTensor delta_TH = TestTensor::of(DType::kF32, {problem.q_rows(), c.heads}, delta);
   attention_backward(
-      context, {heads(g.dq, c, c.heads), heads(g.dk, c, c.kv_heads), heads(g.dv, c, c.kv_heads),
-                heads(problem.d_o, c, c.heads), problem.q(), problem.k(), problem.v(), lse_TH,
+      context, {heads(g.dq, c, c.heads), heads(g.dk, c, c.kv_heads), values(g.dv, c, c.kv_heads),
+                values(problem.d_o, c, c.heads), problem.q(), problem.k(), problem.v(), lse_TH,
                 delta_TH, problem.mask(), problem.scale()});
   return g;
 }
@@ -138,13 +146,13 @@ namespace {
 
 void expect_gradient(const ConstHeadsView& found, const std::vector<double>& expected,
                      Tolerance tolerance, const std::string& what) {
-  const auto values = packed(found);
+  const auto numbers = packed(found);
   const auto vanishes = [](double x) { return std::abs(x) < 1e-12; };
   if (!std::all_of(expected.begin(), expected.end(), vanishes)) {
-    return expect_close(values, expected, tolerance, what);
+    return expect_close(numbers, expected, tolerance, what);
   }
   // One key: dO.v and delta cancel, and what is left is their rounding.
-  for (const double x : values) ASSERT_LE(std::abs(x), 1e-5) << what;
+  for (const double x : numbers) ASSERT_LE(std::abs(x), 1e-5) << what;
 }
 
 }  // namespace
@@ -155,9 +163,9 @@ void expect_same_bits_among_other_queries(Isa isa, const Problem& problem,
   const Output all = run_forward(isa, 1, problem);
   Context context = test_context(isa);
   TestTensor o = random_rows(problem.rows, problem.dtype(), part.count,
-                             c.heads * c.head_dim + (problem.aligned() ? 8 : 1), 9),
+                             c.heads * c.value_dim + (problem.aligned() ? 8 : 1), 9),
              lse(DType::kF32, {part.count, c.heads});
-  attention_forward(context, {heads(o, c, c.heads),
+  attention_forward(context, {values(o, c, c.heads),
                               lse,
                               problem.q().rows(part.first, part.count),
                               problem.k(),
@@ -167,8 +175,8 @@ void expect_same_bits_among_other_queries(Isa isa, const Problem& problem,
   const auto row = static_cast<std::size_t>(c.heads) * sizeof(float);
   EXPECT_EQ(lse.bits(), all.lse.bits().substr(static_cast<std::size_t>(part.first) * row,
                                               static_cast<std::size_t>(part.count) * row));
-  EXPECT_EQ(packed(heads(std::as_const(o), c, c.heads)),
-            packed(heads(all.o, c, c.heads).rows(part.first, part.count)));
+  EXPECT_EQ(packed(values(std::as_const(o), c, c.heads)),
+            packed(values(all.o, c, c.heads).rows(part.first, part.count)));
 }
 
 namespace {
@@ -210,7 +218,7 @@ void expect_gradients_of_reference(Isa isa, int threads, const Problem& problem,
   const Tolerance tolerance = rounds ? Tolerance{1.02 / 256, 1.0 / 256} : kSumTolerance;
   expect_gradient(heads(std::as_const(g.dq), c, c.heads), wanted.dq, tolerance, what + " dq");
   expect_gradient(heads(std::as_const(g.dk), c, c.kv_heads), wanted.dk, tolerance, what + " dk");
-  expect_gradient(heads(std::as_const(g.dv), c, c.kv_heads), wanted.dv, tolerance, what + " dv");
+  expect_gradient(values(std::as_const(g.dv), c, c.kv_heads), wanted.dv, tolerance, what + " dv");
   if (!on_gpu()) return;
   const Gradients faster =
       run_backward(isa, threads, problem, expected.lse, delta, {Determinism::kNone, way});

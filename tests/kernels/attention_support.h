@@ -16,6 +16,8 @@ using reference::AttentionCase;
 
 struct Sizes {
   std::int64_t sequences, heads, kv_heads, head_dim;
+  std::int64_t of_values = 0;  ///< 0: as many dims as keys have
+  [[nodiscard]] std::int64_t value_dim() const { return of_values == 0 ? head_dim : of_values; }
 };
 
 /// How rows of tokens lie: at any element, or as TMA wants them, in multiples of 16 bytes.
@@ -47,7 +49,7 @@ struct Problem {
   }
   [[nodiscard]] ConstHeadsView v() const {
     return heads_of(qkv_kv.view(), (aligned() ? 16 : 4) + c.kv_heads * c.head_dim, c.kv_heads,
-                    c.head_dim);
+                    c.value_dim);
   }
   [[nodiscard]] AttentionMask mask() const {
     return {c.sequences, c.q_ranges, c.kv_ranges, documents ? first_key.view() : ConstTensorView(),
@@ -59,9 +61,12 @@ struct Problem {
 /// The elements of a heads view without what stands between them.
 std::vector<double> packed(const ConstHeadsView& view);
 
-/// Heads at the beginning of each row.
+/// Heads at the beginning of each row, of as many dims as q and k have.
 HeadsView heads(TestTensor& tensor, const AttentionCase& c, std::int64_t count);
 ConstHeadsView heads(const TestTensor& tensor, const AttentionCase& c, std::int64_t count);
+/// Likewise as v and o.
+HeadsView values(TestTensor& tensor, const AttentionCase& c, std::int64_t count);
+ConstHeadsView values(const TestTensor& tensor, const AttentionCase& c, std::int64_t count);
 
 struct Output {
   TestTensor o, lse;

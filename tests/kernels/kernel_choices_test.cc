@@ -24,11 +24,13 @@ constexpr std::string_view kOne =
          "kernel": "unfused", "microseconds": {"hopper": 7, "unfused": 3.5}}],
         "attention": [
         {"tokens": 32, "heads": 6, "kv_heads": 2, "head_dim": 64, "backward": true,
-         "kernel": "cudnn", "microseconds": {"own": 9, "cudnn": 4}}]})";
+         "kernel": "cudnn", "microseconds": {"own": 9, "cudnn": 4}},
+        {"tokens": 32, "heads": 6, "kv_heads": 6, "head_dim": 192, "value_dim": 128,
+         "backward": true, "kernel": "own"}]})";
 
 TEST(KernelChoices, are_read_as_they_are_written) {
   const KernelChoices choices = parse(std::string(kOne));
-  ASSERT_EQ(choices.size(), 3U);
+  ASSERT_EQ(choices.size(), 4U);
   ProductKey key{8,     16,   24,           false,       true,
                  false, true, DType::kBF16, DType::kF32, GemmEpilogue::kGeluBackward};
   const ProductChoice* choice = choices.find(key);
@@ -45,9 +47,11 @@ TEST(KernelChoices, are_read_as_they_are_written) {
       DType::kF8E4M3, DType::kBF16, false,      true,     false,  GemmEpilogue::kSwigluBackward};
   ASSERT_NE(choices.find(fp8), nullptr);
   EXPECT_EQ(*choices.find(fp8), (ProductChoice{ProductKernel::kUnfused, {0, 7, 0, 3.5}}));
-  AttentionKey pass{32, 6, 2, 64, true};
+  AttentionKey pass{32, 6, 2, 64, 64, true};
   ASSERT_NE(choices.find(pass), nullptr);
   EXPECT_EQ(*choices.find(pass), (AttentionChoice{AttentionKernel::kLibrary, {9, 4}}));
+  EXPECT_NE(choices.find(AttentionKey{32, 6, 6, 192, 128, true}), nullptr);
+  EXPECT_EQ(choices.find(AttentionKey{32, 6, 6, 192, 192, true}), nullptr);
   pass.backward = false;
   EXPECT_EQ(choices.find(pass), nullptr);
   EXPECT_EQ(parse(R"({"products": []})").size(), 0U) << "a file from before others had choices";

@@ -142,7 +142,7 @@ std::vector<double> latent_absorbed_values(const LatentCase& c, const std::vecto
     const double* of_head = w.data() + (row % c.heads * (c.nope + c.value) + c.nope) * latent;
     for (std::size_t d = 0; d < c.value; ++d) {
       for (std::size_t l = 0; l < latent; ++l)
-        o[row * c.value + d] += u[row * (latent + c.rope) + l] * of_head[d * latent + l];
+        o[row * c.value + d] += u[row * latent + l] * of_head[d * latent + l];
     }
   });
   return o;

@@ -58,7 +58,7 @@ struct Operands {
         row(random(wide(s.latent + s.rope), 12)),
         w(random({s.heads * (s.nope + s.value), s.latent}, 13)),
         absorbed(random(wide(s.heads * (s.latent + s.rope)), 14)),
-        u(random(wide(s.heads * (s.latent + s.rope)), 15)),
+        u(random(wide(s.heads * s.latent), 15)),
         o(random(wide(s.heads * s.value), 16)) {
     for (std::int64_t t = 0; t < s.tokens; ++t)
       positions.set(t, static_cast<double>(t * 7 % kPositions));
@@ -102,8 +102,8 @@ struct Operands {
     return {heads(absorbed, size.heads, size.latent + size.rope), in_q, w, dims(), rope()};
   }
   LatentAbsorbedValues absorbed_values() {
-    return {heads(o, size.heads, size.value),
-            heads(std::as_const(u), size.heads, size.latent + size.rope), w, dims()};
+    return {heads(o, size.heads, size.value), heads(std::as_const(u), size.heads, size.latent), w,
+            dims()};
   }
   void run(Context& context) {
     latent_queries(context, queries());
@@ -304,11 +304,11 @@ TEST_P(LatentHeads, a_query_meets_rows_as_it_meets_the_keys_and_values_that_they
                        (key * size.heads + h) * size.head_dim, size.head_dim),
                 1e-4);
   }
-  // Weights of 1: u is each token's row itself.
-  for (std::int64_t i = 0; i < size.tokens * size.heads * width; ++i) {
-    const std::int64_t t = i / (size.heads * width), column = i % (size.heads * width);
+  // Weights of 1: u is each token's latent itself.
+  for (std::int64_t i = 0; i < size.tokens * size.heads * size.latent; ++i) {
+    const std::int64_t t = i / (size.heads * size.latent), column = i % (size.heads * size.latent);
     x.u.set(t * x.u.shape()[1] + x.margins.before + column,
-            row[static_cast<std::size_t>(t * width + column % width)]);
+            row[static_cast<std::size_t>(t * width + column % size.latent)]);
   }
   latent_absorbed_values(context, x.absorbed_values());
   test_device::synchronize();
@@ -358,33 +358,6 @@ TEST_P(LatentHeads, every_order_of_threads_gives_the_same_bits) {
   }
 }
 
-TEST_P(LatentHeads, heads_are_cut_and_filled_with_zeros) {
-  Context context = test_context(GetParam(), 2);
-  for (const DType type : {DType::kF32, DType::kBF16}) {
-    for (const auto& [before, from, to] : {std::array<std::int64_t, 3>{3, 5, 7},
-                                           {3, 7, 5},
-                                           {16, 64, 192},
-                                           {16, 192, 64},
-                                           {8, 8, 8},
-                                           {1, 1, 300}}) {
-      const std::int64_t tokens = 7, heads = 3;
-      const TestTensor in = TestTensor::random(type, {tokens, before + heads * from}, 1);
-      TestTensor out = TestTensor::random(type, {tokens, before + heads * to + 8}, 2);
-      resize_heads(context, heads_of(out.view(), before, heads, to),
-                   heads_of(in.view(), before, heads, from));
-      test_device::synchronize();
-      const std::vector<double> now = out.values(), was = in.values();
-      for (std::int64_t i = 0; i < tokens * heads * to; ++i) {
-        const std::int64_t t = i / (heads * to), h = i / to % heads, d = i % to;
-        const double expected =
-            d < from ? was[static_cast<std::size_t>(t * in.shape()[1] + before + h * from + d)] : 0;
-        EXPECT_EQ(now[static_cast<std::size_t>(t * out.shape()[1] + before + h * to + d)],
-                  expected);
-      }
-    }
-  }
-}
-
 TEST_P(LatentHeads, wrong_operands_are_refused_by_name) {
   Context context = test_context(GetParam());
   Operands x(DType::kF32, {4, 2, 6, 4, 5, 12, 7});
@@ -431,9 +404,7 @@ TEST_P(LatentHeads, wrong_operands_are_refused_by_name) {
   LatentAbsorbedValues values = x.absorbed_values();
   values.u.head_dim = 10;
   expect_refused([&] { latent_absorbed_values(context, values); },
-                 "latent_absorbed_values.u: expected heads [4, 2, 11] fp32");
-  expect_refused([&] { resize_heads(context, x.heads(x.q), x.heads(half, 2, 12)); },
-                 "resize_heads.in: expected heads [4, 2, 12] fp32");
+                 "latent_absorbed_values.u: expected heads [4, 2, 7] fp32");
 }
 
 }  // namespace

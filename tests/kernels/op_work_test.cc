@@ -109,20 +109,23 @@ TEST_F(OpWorkTest, products_of_experts_count_the_rows_and_experts_that_there_are
 }
 
 TEST_F(OpWorkTest, attention_counts_the_pairs_that_the_mask_leaves) {
-  constexpr std::int64_t kHeads = 4, kKvHeads = 2, kD = 2, kB = 2;
+  constexpr std::int64_t kHeads = 4, kKvHeads = 2, kD = 6, kDv = 2, kB = 2;
   const PositionRange all{0, kT};
   AttentionForward args;
   args.mask = {kB, {&all, 1}, {&all, 1}, {}};
-  args.o = heads_of(f32({kB * kT, kHeads * kD}), 0, kHeads, kD);
+  args.o = heads_of(f32({kB * kT, kHeads * kDv}), 0, kHeads, kDv);
   args.q = heads_of(f32({kB * kT, kHeads * kD}), 0, kHeads, kD);
   args.k = heads_of(f32({kB * kT, kKvHeads * kD}), 0, kKvHeads, kD);
-  args.v = heads_of(f32({kB * kT, kKvHeads * kD}), 0, kKvHeads, kD);
+  args.v = heads_of(f32({kB * kT, kKvHeads * kDv}), 0, kKvHeads, kDv);
   args.lse_TH = f32({kB * kT, kHeads});
   attention_forward(context_, args);
   const std::int64_t rows = kB * kT, q_bytes = 4 * rows * kHeads * kD,
-                     k_bytes = 4 * rows * kKvHeads * kD, row_bytes = 4 * rows * kHeads;
+                     k_bytes = 4 * rows * kKvHeads * kD, o_bytes = 4 * rows * kHeads * kDv,
+                     v_bytes = 4 * rows * kKvHeads * kDv, row_bytes = 4 * rows * kHeads,
+                     bytes = q_bytes + k_bytes + o_bytes + v_bytes + row_bytes,
+                     flops = 2 * (kD + kDv) * kHeads;
   std::int64_t pairs = kB * (1 + 2 + 3 + 4 + 5);
-  expect_work("attention_forward", 4 * kD * kHeads * pairs, 2 * q_bytes + 2 * k_bytes + row_bytes);
+  expect_work("attention_forward", flops * pairs, bytes);
 
   AttentionBackward backward;
   backward.mask = args.mask;
@@ -134,10 +137,10 @@ TEST_F(OpWorkTest, attention_counts_the_pairs_that_the_mask_leaves) {
   backward.delta_TH = f32({kB * kT, kHeads});
   backward.dq = heads_of(f32({kB * kT, kHeads * kD}), 0, kHeads, kD);
   backward.dk = heads_of(f32({kB * kT, kKvHeads * kD}), 0, kKvHeads, kD);
-  backward.dv = heads_of(f32({kB * kT, kKvHeads * kD}), 0, kKvHeads, kD);
+  backward.dv = heads_of(f32({kB * kT, kKvHeads * kDv}), 0, kKvHeads, kDv);
   attention_backward(context_, backward);
-  expect_work("attention_backward", 10 * kD * kHeads * pairs,
-              2 * (q_bytes + 2 * k_bytes) + 2 * q_bytes + 2 * k_bytes + 2 * row_bytes);
+  expect_work("attention_backward", (6 * kD + 4 * kDv) * kHeads * pairs,
+              2 * (q_bytes + k_bytes + v_bytes) + bytes + row_bytes);
 
   // Documents begin at 0 and 3 of the first sequence, the second is one.
   const TensorView first_key = i32({kB * kT});
@@ -145,7 +148,7 @@ TEST_F(OpWorkTest, attention_counts_the_pairs_that_the_mask_leaves) {
   args.mask.first_key_T = first_key;
   pairs = (1 + 2 + 3 + 1 + 2) + 15;
   attention_forward(context_, args);
-  expect_work("attention_forward", 4 * kD * kHeads * pairs, 2 * q_bytes + 2 * k_bytes + row_bytes);
+  expect_work("attention_forward", flops * pairs, bytes);
 
   // The last two queries over all keys, as with a cache.
   const PositionRange last{kT - 2, 2};
@@ -154,7 +157,7 @@ TEST_F(OpWorkTest, attention_counts_the_pairs_that_the_mask_leaves) {
   args.k.tokens = args.v.tokens = kT;
   args.lse_TH.shape = {2, kHeads};
   attention_forward(context_, args);
-  EXPECT_EQ(trace_.totals()[0].flops, 4 * kD * kHeads * (4 + 5));
+  EXPECT_EQ(trace_.totals()[0].flops, flops * (4 + 5));
 }
 
 TEST_F(OpWorkTest, the_rows_beside_attention_are_read_once) {
@@ -237,8 +240,6 @@ TEST_F(OpWorkTest, heads_of_latents_move_once_and_their_products_read_a_part_of_
   expect_work("latent_keys_backward", 0, 2 * kT * (kH * (2 * 7 + 2) + 2));
   latent_row(context_, {heads_of(bf16({kT, kL + 2}), 0, 1, kL + 2), bf16({kT, kL}), r, rope});
   expect_work("latent_row", 0, 2 * kT * 2 * (kL + 2));
-  resize_heads(context_, heads_of(bf16({kT, kH * 5}), 0, kH, 5), q);
-  expect_work("resize_heads", 0, 2 * kT * kH * 2 * 5);
 
   const TensorView w = bf16({kH * 7, kL});
   const HeadsView rows = heads_of(bf16({kT, kH * (kL + 2)}), 0, kH, kL + 2);
@@ -246,7 +247,8 @@ TEST_F(OpWorkTest, heads_of_latents_move_once_and_their_products_read_a_part_of_
   EXPECT_EQ(trace_.totals()[0].type, DType::kBF16);
   expect_work("latent_absorbed_queries", 2 * kT * kH * 4 * kL,
               2 * (kT * kH * (kL + 2 + 6) + kH * 4 * kL));
-  latent_absorbed_values(context_, {heads_of(bf16({kT, kH * 3}), 0, kH, 3), rows, w, kDims});
+  latent_absorbed_values(context_, {heads_of(bf16({kT, kH * 3}), 0, kH, 3),
+                                    heads_of(bf16({kT, kH * kL}), 0, kH, kL), w, kDims});
   expect_work("latent_absorbed_values", 2 * kT * kH * 3 * kL,
               2 * (kT * kH * (kL + 3) + kH * 3 * kL));
 }

@@ -249,7 +249,7 @@ TEST_P(DecoderOfFamily, a_window_keeps_no_more_than_it_sees) {
     std::int64_t windows = 0;
     for (const LayerConfig& layer : rank.config.layers) windows += layer.attention.window > 0;
     const std::int64_t kept = 2 * 4 * windows + (3 - windows) * shape.pages_of_all();
-    const std::int64_t columns = rank.config.layer(0).attention.kv_size();
+    const std::int64_t columns = rank.config.layer(0).attention.k_size();
     EXPECT_EQ(Decoder::cache_bytes(rank.config, {0, 3}, shape, DType::kF32),
               2 * columns * 4 * (kept * 64 + kLength));
   });

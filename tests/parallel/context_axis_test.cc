@@ -59,6 +59,7 @@ std::size_t bytes_of(ContextMethod method, ContextAxis::Direction pass, int exte
   shape.heads = 8;
   shape.kv_heads = 4;
   shape.head_dim = 16;
+  shape.value_dim = 8;
   ArenaCursor arena;
   ContextAxis::lay_out(arena, shape, extent, method, pass);
   return arena.bytes();
@@ -66,8 +67,8 @@ std::size_t bytes_of(ContextMethod method, ContextAxis::Direction pass, int exte
 
 TEST(ContextAxis, memory_of_the_methods_is_what_they_hold_at_once) {
   using Direction = ContextAxis::Direction;
-  constexpr std::size_t kRows = 3 * 64, kKeys = 2 * 4 * 16 * 4 * kRows,
-                        kOut = (8 * 16 + 8) * 4 * kRows;
+  constexpr std::size_t kRows = 3 * 64, kKeys = 4 * (16 + 8) * 4 * kRows,
+                        kOut = (8 * 8 + 8) * 4 * kRows;
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
     for (const ContextMethod method :
          {ContextMethod::kRing, ContextMethod::kAllGather, ContextMethod::kUlysses})

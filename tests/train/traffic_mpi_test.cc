@@ -148,6 +148,28 @@ TEST(Traffic, of_norms_behind_branches_and_of_all_heads_is_what_the_channels_hav
   EXPECT_EQ(cells, 6);
 }
 
+TEST(Traffic, of_values_of_fewer_dims_than_keys_is_what_the_channels_have_sent) {
+  const int ranks = test_world().size();
+  int cells = 0;
+  for (const ContextMethod method :
+       {ContextMethod::kRing, ContextMethod::kAllGather, ContextMethod::kUlysses}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      RunConfig config = config_of(1 + cells);
+      config.model = small_config(parse_json(R"({"model_type":"deepseek_v3","hidden_size":24,
+          "num_attention_heads":12,"num_key_value_heads":12,"num_hidden_layers":2,
+          "intermediate_size":40,"first_k_dense_replace":2,"q_lora_rank":16,"kv_lora_rank":12,
+          "qk_nope_head_dim":6,"qk_rope_head_dim":4,"v_head_dim":4,"vocab_size":61})",
+                                             "model"))
+                         .model;
+      config.parallel.context = ranks;
+      config.parallel.context_method = method;
+      config.parallel.recompute = recompute;
+      cells += run_cell(config, cells);
+    }
+  }
+  EXPECT_EQ(cells, 6);
+}
+
 TEST(Traffic, between_stages_is_what_the_channels_have_sent) {
   const int ranks = test_world().size();
   if (ranks % 2 != 0) GTEST_SKIP() << "two stages are on an even number of ranks";

@@ -1,0 +1,7 @@
+#include "kernels/attention/attention_forward_sm90.cuh"
+
+namespace trireme::cuda::attention {
+
+template void forward_sm90<192, 128>(const AttentionGpuForward&);
+
+}  // namespace trireme::cuda::attention
