@@ -137,7 +137,7 @@ struct KvCache {
 /// From n, gathered on the way, to a. With a cache, the tokens are its.
 void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
                     const AttentionActivations& acts, const AttentionForwardScratch& scratch,
-                    TensorView n_TC, const KvCache* cache);
+                    const NormedRows& n, const KvCache* cache);
 /// Selective recomputation: q, k (and v) as attention reads them, again.
 void recompute_heads(const LayerPass& pass, const AttentionWeights& weights,
                      const AttentionActivations& acts, const AttentionForwardScratch& scratch);

@@ -155,6 +155,8 @@ NormForward rows_of(NormForward norm, std::int64_t first, std::int64_t count) {
   cut(norm.rstd_T);
   cut(norm.x_TC);
   cut(norm.residual_TC);
+  QuantizedView& codes = norm.quantized.codes;
+  if (codes.given()) codes = rows_of(codes, first, count);
   return norm;
 }
 
@@ -224,7 +226,7 @@ void experts_to_activation(const LayerPass& pass, const BlockWeights& weights,
       shared_gate_forward(pass, weights.experts, acts.experts, scratch.n_TC);
       weighted_glu_forward(pass.context, scratch.act_TF, shared_glu(pass, acts));
     } else {
-      mlp_forward(pass, weights.mlp, acts.mlp, scratch.n_TC, scratch.act_TF);
+      mlp_forward(pass, weights.mlp, acts.mlp, {scratch.n_TC}, scratch.act_TF);
     }
   }
   experts.first_product(scratch.n_TC);
@@ -257,10 +259,11 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
                            const BlockActivations& acts, const BlockForwardScratch& scratch,
                            const LayerStart& start = {}) {
   const NormConfig& config = pass.config.norm;
-  const TensorView n_SC = pass.tensor.residual_rows(scratch.n_TC);
+  NormedRows n{scratch.n_TC};
+  if (!pass.config.attention.latent) n = normed_rows(pass, scratch.n_TC, weights.attention.in);
   const TensorView branch_SC = pass.tensor.residual_rows(scratch.branch_TC);
-  NormForward norm = forward_of(config, weights.attention.norm, acts.attention.norm);
-  norm.y_TC = n_SC;
+  NormForward norm =
+      making(n, pass.tensor, forward_of(config, weights.attention.norm, acts.attention.norm));
   norm.x_TC = branch_SC;
   norm.residual_TC = start.residual_TC;
   if (!start.residual_TC.given()) {
@@ -268,11 +271,11 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
     norm.sum_TC = {};
   }
   norm_forward(pass.context, norm);
-  attend_forward(pass, weights.attention, acts.attention, scratch.attention, scratch.n_TC,
-                 start.cache);
+  attend_forward(pass, weights.attention, acts.attention, scratch.attention, n, start.cache);
 
-  norm = forward_of(config, weights.mlp.norm, acts.mlp.norm);
-  norm.y_TC = n_SC;
+  n = {scratch.n_TC};
+  if (!pass.config.experts) n = normed_rows(pass, scratch.n_TC, weights.mlp.in);
+  norm = making(n, pass.tensor, forward_of(config, weights.mlp.norm, acts.mlp.norm));
   norm.x_TC = branch_SC;
   norm.residual_TC = acts.attention.norm.s_TC;
   const auto norm_rows = [&](Context& of, std::int64_t first, std::int64_t count) {
@@ -281,7 +284,7 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
   leave_branch(pass, weights.attention, acts.attention, scratch, acts.attention.attended_TX,
                norm_rows);
   if (pass.config.experts) return experts_to_activation(pass, weights, acts, scratch, start.counts);
-  mlp_forward(pass, weights.mlp, acts.mlp, scratch.n_TC, scratch.act_TF);
+  mlp_forward(pass, weights.mlp, acts.mlp, n, scratch.act_TF);
 }
 
 }  // namespace

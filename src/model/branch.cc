@@ -68,17 +68,31 @@ BranchWeights weights_of(const ParamStore::Lease& lease, const BranchParams& par
           weights_of(lease, params.in), weights_of(lease, params.out)};
 }
 
-void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView x_TC,
+NormedRows normed_rows(const LayerPass& pass, TensorView n_TC, const LinearWeights& in) {
+  const bool reads_codes = pass.fp8 != nullptr && in.fp8 != nullptr && !in.adapter.given();
+  if (!reads_codes || !pass.config.norm_before()) return {n_TC};
+  return pass.fp8->normed_rows(n_TC, in);
+}
+
+NormForward making(const NormedRows& n, const TensorAxis& tensor, NormForward norm) {
+  const QuantizedView& codes = n.quantized.codes;
+  const TensorAxis::Rows own = tensor.residual_range(n.n_TC.shape[0]);
+  if (codes.given())
+    norm.quantized.codes = rows_of(codes, own.first, own.count);
+  else
+    norm.y_TC = n.n_TC.rows(own.first, own.count);
+  return norm;
+}
+
+void column_parallel_forward(const LayerPass& pass, TensorView y_TN, const NormedRows& x,
                              const LinearWeights& weights, const LinearEpilogue& epilogue) {
+  const TensorView& x_TC = x.n_TC;
   if (weights.fp8 != nullptr && weights.adapter.given()) {
     pass.tensor.start_all_gather(x_TC).wait();  // adapters read rows, not codes
     return pass.linear_forward(y_TN, x_TC, weights, epilogue);
   }
-  if (weights.fp8 != nullptr && pass.fp8 != nullptr) {
-    if (pass.tensor.residual_tokens(x_TC.shape[0]) < x_TC.shape[0])
-      return pass.fp8->forward_gathered(y_TN, x_TC, weights, epilogue);
-    return pass.linear_forward(y_TN, x_TC, weights, epilogue);  // a scale is that of all rows
-  }
+  if (weights.fp8 != nullptr && pass.fp8 != nullptr)
+    return pass.fp8->forward_gathered(y_TN, x, weights, epilogue);
   const LinearWeights of_parts = pass.for_parts(weights);
   pass.tensor.use_gathered(
       x_TC, pass.tensor.start_all_gather(x_TC), [&](std::int64_t first, std::int64_t count) {
@@ -94,7 +108,7 @@ void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView 
 
 void column_parallel_forward_and_keep(const LayerPass& pass, TensorView y_TN, TensorView x_TC,
                                       const LinearWeights& weights) {
-  if (weights.fp8 == nullptr) return column_parallel_forward(pass, y_TN, x_TC, weights);
+  if (weights.fp8 == nullptr) return column_parallel_forward(pass, y_TN, {x_TC}, weights);
   pass.tensor.start_all_gather(x_TC).wait();
   pass.linear_forward(y_TN, x_TC, weights);
 }

@@ -180,8 +180,12 @@ struct BranchGradients {
   }
 };
 
+/// n of a branch where its first product alone reads it (Fp8Products::normed_rows).
+NormedRows normed_rows(const LayerPass& pass, TensorView n_TC, const LinearWeights& in);
+/// To make its residual rows.
+NormForward making(const NormedRows& n, const TensorAxis& tensor, NormForward norm);
 /// Column-parallel: y = x W + b, where x is gathered from the residual rows.
-void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView x_TC,
+void column_parallel_forward(const LayerPass& pass, TensorView y_TN, const NormedRows& x,
                              const LinearWeights& weights, const LinearEpilogue& epilogue = {});
 /// The same where others read x too: its rows are all here afterwards, also in fp8, for which they
 /// travel as codes otherwise.

@@ -10,6 +10,12 @@
 
 namespace trireme {
 
+QuantizedView rows_of(const QuantizedView& of, std::int64_t first, std::int64_t count) {
+  const bool alone = of.rows.block == 1;
+  return {of.codes.rows(first, count), alone ? of.scales.rows(first, count) : of.scales,
+          ScaleDim(count, of.rows.block), of.columns, of.padded};
+}
+
 namespace {
 
 constexpr std::int64_t kBlock = fp8_block(Fp8Recipe::kBlock);
@@ -61,22 +67,24 @@ class Fp8Products::Operands {
     quantize_both(of_.context, args);
     return {args.along, {args.across, behind}};
   }
-  /// The same from residual rows, of which each rank quantises its own.
-  QuantizedView gathered_rows(TensorView x_TC, const ScaleDim& columns, DType format) {
-    const bool blocks = of_.precision.recipe == Fp8Recipe::kBlock;
-    const ScaleDim along = columns.with_block(fp8_block(of_.precision.recipe));
-    const std::int64_t tokens = x_TC.shape[0], block = blocks ? 1 : 0;
-    const TensorAxis::Rows own = of_.tensor.residual_range(tokens);
-    const QuantizedView out = take({tokens, block}, along, format);
-    const ScaleDim rows{own.count, block};
-    const TensorView scales = blocks ? out.scales.rows(own.first, own.count) : out.scales;
-    Quantize args;
-    args.out = {out.codes.rows(own.first, own.count), scales, rows, along, true};
-    args.x = of_.tensor.residual_rows(x_TC);
-    if (!blocks) args.amax = joined_maxima(args.x, {rows, along});
-    quantize(of_.context, args);
+  /// The same from residual rows, of which each rank quantises its own, if its norm has not.
+  QuantizedView gathered_rows(const NormedRows& n, const ScaleDim& columns) {
+    const Dims dims = dims_of_rows(n.n_TC, columns);
+    const bool made = n.quantized.codes.given();
+    const QuantizedView out =
+        made ? n.quantized.codes : take(dims.rows, dims.columns, DType::kF8E4M3);
+    const TensorAxis::Rows own = of_.tensor.residual_range(n.n_TC.shape[0]);
+    const bool gathers = own.count < n.n_TC.shape[0];
+    if (!made) {
+      Quantize args;
+      args.out = rows_of(out, own.first, own.count);
+      args.x = of_.tensor.residual_rows(n.n_TC);
+      if (gathers && !blocks()) args.amax = joined_maxima(args.x, {args.out.rows, dims.columns});
+      quantize(of_.context, args);
+    }
+    if (!gathers) return out;
     of_.tensor.all_gather(out.codes);
-    if (blocks) of_.tensor.all_gather(out.scales);
+    if (blocks()) of_.tensor.all_gather(out.scales);
     return out;
   }
   /// x^T, which is multiplied along x's rows.
@@ -257,11 +265,23 @@ void Fp8Products::forward(TensorView y_TN, ConstTensorView x_TK, const LinearWei
           epilogue);
 }
 
-void Fp8Products::forward_gathered(TensorView y_TN, TensorView x_TK, const LinearWeights& weights,
+void Fp8Products::forward_gathered(TensorView y_TN, const NormedRows& n,
+                                   const LinearWeights& weights,
                                    const LinearEpilogue& epilogue) const {
   Operands operands(*this);
-  forward(y_TN, operands.gathered_rows(x_TK, weights.fp8->in, DType::kF8E4M3), operands, weights,
-          epilogue);
+  forward(y_TN, operands.gathered_rows(n, weights.fp8->in), operands, weights, epilogue);
+}
+
+NormedRows Fp8Products::normed_rows(TensorView n_TC, const LinearWeights& weights) const {
+  NormedRows n{n_TC};
+  const ScaleDim rows(n_TC.shape[0], 1), columns = weights.fp8->in.with_block(kBlock);
+  const bool one = columns.part_count == 1 && ScaleDim::phase(columns.parts[0], kBlock) == 0;
+  if (precision.recipe != Fp8Recipe::kBlock || !one) return n;
+  ArenaCursor arena(n_TC.data);
+  const TensorView codes = arena.take(DType::kF8E4M3, codes_shape(rows, columns, true));
+  const TensorView scales = arena.take(DType::kF32, scales_shape(rows, columns));
+  if (arena.bytes() <= n_TC.bytes()) n.quantized.codes = {codes, scales, rows, columns, true};
+  return n;
 }
 
 void Fp8Products::forward(TensorView y_TN, const ConstQuantizedView& x, Operands& operands,

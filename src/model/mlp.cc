@@ -24,8 +24,8 @@ Epilogues epilogues_of(Activation activation) {
 }  // namespace
 
 void mlp_forward(const LayerPass& pass, const BranchWeights& weights, const BranchActivations& acts,
-                 TensorView n_TC, TensorView act_TF) {
-  column_parallel_forward(pass, act_TF, n_TC, weights.in,
+                 const NormedRows& n, TensorView act_TF) {
+  column_parallel_forward(pass, act_TF, n, weights.in,
                           {epilogues_of(pass.config.mlp.activation).forward, {}, acts.in_TX});
 }
 

@@ -25,7 +25,7 @@ struct MlpGradients : BranchGradients {
 
 /// From n, gathered on the way, to h in `act_TF`.
 void mlp_forward(const LayerPass& pass, const BranchWeights& weights, const BranchActivations& acts,
-                 TensorView n_TC, TensorView act_TF);
+                 const NormedRows& n, TensorView act_TF);
 
 using MlpBackward = BranchBackward<MlpParams, BranchActivations, MlpGradients>;
 /// From dy, while it is gathered, to the gradient of up; and h.

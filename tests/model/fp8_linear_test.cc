@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "config/model_parse.h"
+#include "model/branch.h"
 #include "model/model_ranks.h"
 #include "store/quantized_refresh.h"
 #include "support/program_device.h"
@@ -329,6 +330,29 @@ TEST_P(Fp8Linear, forward_is_the_product_of_what_codes_stand_for) {
     EXPECT_LE(distance(found(y), forward(recipe_, bias)), kRounded);
     EXPECT_GT(distance(found(y), forward(other_recipe(), bias)), 20 * kRounded);
   }
+}
+
+TEST_P(Fp8Linear, what_a_norm_leaves_gives_the_bits_of_its_rows) {
+  const Buffer s = tensor(DType::kBF16, {kTokens, in()}, x_), rstd = zeros(DType::kF32, {kTokens}),
+               weight = tensor(DType::kBF16, {in()}, numbers(at(in()), 3, 1)),
+               n = zeros(DType::kBF16, s.view().shape), left = zeros(DType::kBF16, s.view().shape),
+               y = zeros(DType::kBF16, {kTokens, out()}),
+               again = zeros(DType::kBF16, {kTokens, out()});
+  const ParamStore::Lease lease = store_.acquire(1);
+  const LinearWeights weights = weights_of(lease, linear());
+  const auto forward_from = [&](const Buffer& to, const NormedRows& rows) {
+    NormForward norm;
+    norm.x_TC = s.view();
+    norm.weight_C = weight.view();
+    norm.rstd_T = rstd.view();
+    norm_forward(context_, making(rows, alone_, norm));
+    products().forward_gathered(to.view(), rows, weights, {});
+  };
+  forward_from(y, {n.view()});
+  const NormedRows rows = products().normed_rows(left.view(), weights);
+  EXPECT_EQ(rows.quantized.codes.given(), in_blocks(recipe_));
+  forward_from(again, rows);
+  EXPECT_EQ(found(again), found(y));
 }
 
 TEST_P(Fp8Linear, an_epilogue_follows_the_rounded_product) {

@@ -71,7 +71,7 @@ EDITS = [
     ("src/store/weight_gather.cc", "transposes of the fp8 weights that stood there before",
      "  store_.codes_changed(bucket.block);\n", ""),
     ("src/model/fp8_linear.cc", "scales of gathered codes not gathered",
-     "    if (blocks) of_.tensor.all_gather(out.scales);\n", ""),
+     "    if (blocks()) of_.tensor.all_gather(out.scales);\n", ""),
     ("src/store/store_layout.cc", "room for the smallest share only",
      "even_slice(shape[0], view.shard.extent, 0).size",
      "even_slice(shape[0], view.shard.extent, view.shard.extent - 1).size"),
