@@ -13,8 +13,8 @@ BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& param
           weights_of(lease, params.experts)};
 }
 
-BlockWeights with_adapters(BlockWeights weights, const BlockActivations& acts,
-                           const BlockGradients* gradients) {
+BlockWeights with_kept(BlockWeights weights, const BlockActivations& acts,
+                       const BlockGradients* gradients) {
   const auto leave = [](LinearWeights& of, const AdapterRows& rows, const TensorView& du_TR) {
     if (of.adapter.given()) of.adapter.rows_of = with_gradient(rows, du_TR);
   };
@@ -25,6 +25,10 @@ BlockWeights with_adapters(BlockWeights weights, const BlockActivations& acts,
   leave(weights.attention.out, acts.attention.out_adapter, left.attention.out_du_TR);
   leave(weights.mlp.in, acts.mlp.in_adapter, left.mlp.in_du_TR);
   leave(weights.mlp.out, acts.mlp.out_adapter, left.mlp.out_du_TR);
+  weights.attention.in.x_amax_1 = acts.attention.in_amax_1;
+  weights.attention.out.x_amax_1 = acts.attention.out_amax_1;
+  weights.mlp.in.x_amax_1 = acts.mlp.in_amax_1;
+  weights.mlp.out.x_amax_1 = acts.mlp.out_amax_1;
   return weights;
 }
 
@@ -165,6 +169,7 @@ NormForward rows_of(NormForward norm, std::int64_t first, std::int64_t count) {
 void leave_branch(const LayerPass& pass, const BranchWeights& weights,
                   const BranchActivations& acts, const BlockForwardScratch& scratch,
                   ConstTensorView x_TN, RowsFunction then = {}) {
+  find_maximum(pass, x_TN, weights.out);
   if (!pass.config.norm_after())
     return row_parallel_forward(pass, scratch.branch_TC, x_TN, weights.out, scratch.n_TC, then);
   const TensorView& kept_SC = acts.post_norm.s_TC;
@@ -254,6 +259,11 @@ struct LayerStart {
   ExpertsForward::Count counts = ExpertsForward::Count::kNo;
 };
 
+/// Before the norm, which may make rows in parts.
+void clear_maximum(const LayerPass& pass, const NormedRows& n) {
+  if (n.quantized.amax_P.given()) clear(pass.context, n.quantized.amax_P);
+}
+
 /// Everything up to the MLP's activation h, in scratch.act.
 void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
                            const BlockActivations& acts, const BlockForwardScratch& scratch,
@@ -264,6 +274,7 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
   const TensorView branch_SC = pass.tensor.residual_rows(scratch.branch_TC);
   NormForward norm =
       making(n, pass.tensor, forward_of(config, weights.attention.norm, acts.attention.norm));
+  clear_maximum(pass, n);
   norm.x_TC = branch_SC;
   norm.residual_TC = start.residual_TC;
   if (!start.residual_TC.given()) {
@@ -276,6 +287,7 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
   n = {scratch.n_TC};
   if (!pass.config.experts) n = normed_rows(pass, scratch.n_TC, weights.mlp.in);
   norm = making(n, pass.tensor, forward_of(config, weights.mlp.norm, acts.mlp.norm));
+  clear_maximum(pass, n);
   norm.x_TC = branch_SC;
   norm.residual_TC = acts.attention.norm.s_TC;
   const auto norm_rows = [&](Context& of, std::int64_t first, std::int64_t count) {

@@ -1,5 +1,6 @@
 #include "model/branch.h"
 
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/gelu/gelu.h"
 #include "kernels/glu/glu.h"
 #include "kernels/magnitude/magnitude.h"
@@ -69,12 +70,13 @@ BranchWeights weights_of(const ParamStore::Lease& lease, const BranchParams& par
 }
 
 NormedRows normed_rows(const LayerPass& pass, TensorView n_TC, const LinearWeights& in) {
-  const bool reads_codes = pass.fp8 != nullptr && in.fp8 != nullptr && !in.adapter.given();
-  if (!reads_codes || !pass.config.norm_before()) return {n_TC};
+  const bool quantises = pass.fp8 != nullptr && in.fp8 != nullptr && !in.adapter.given();
+  if (!quantises || !pass.config.norm_before()) return {n_TC};
   return pass.fp8->normed_rows(n_TC, in);
 }
 
 NormForward making(const NormedRows& n, const TensorAxis& tensor, NormForward norm) {
+  norm.quantized.amax_P = n.quantized.amax_P;
   const QuantizedView& codes = n.quantized.codes;
   const TensorAxis::Rows own = tensor.residual_range(n.n_TC.shape[0]);
   if (codes.given())
@@ -111,6 +113,13 @@ void column_parallel_forward_and_keep(const LayerPass& pass, TensorView y_TN, Te
   if (weights.fp8 == nullptr) return column_parallel_forward(pass, y_TN, {x_TC}, weights);
   pass.tensor.start_all_gather(x_TC).wait();
   pass.linear_forward(y_TN, x_TC, weights);
+}
+
+void find_maximum(const LayerPass& pass, ConstTensorView x_TN, const LinearWeights& weights) {
+  if (weights.fp8 == nullptr || !weights.x_amax_1.given()) return;
+  clear(pass.context, weights.x_amax_1);
+  absolute_max(pass.context, weights.x_amax_1.reshape({1, 1}), x_TN, ScaleDim(x_TN.shape[0], 0),
+               ScaleDim(x_TN.shape[1], 0));
 }
 
 void row_parallel_forward(const LayerPass& pass, TensorView y_TC, ConstTensorView x_TN,

@@ -106,6 +106,7 @@ BranchWeights weights_of(const ParamStore::Lease& lease, const BranchParams& par
 struct BranchSizes {
   TensorSize in;
   std::int64_t in_ranks = 0, out_ranks = 0;
+  bool in_maximum = false, out_maximum = false;  ///< LinearWeights::x_amax_1
 };
 
 /// What backward reads of the forward pass. n and the last product's input are recomputed.
@@ -114,6 +115,7 @@ struct BranchActivations {
   NormActivations post_norm;  ///< with f(n) as its input
   TensorView in_TX;           ///< of the first product
   AdapterRows in_adapter, out_adapter;
+  TensorView in_amax_1, out_amax_1;  ///< of n and of what the last product reads
 
   /// `visit(size, recomputed, view...)` of each, for the same of every `of`.
   template <class Visit, class... Of>
@@ -136,6 +138,8 @@ struct BranchActivations {
       visit(shape.wide(shape.hidden), false, of.out_adapter.v_TN...);
       visit(adapter_gain_rows(shape.hidden), false, of.out_adapter.gains_3N...);
     }
+    if (sizes.in_maximum) visit(LayerShape::maximum(), full, of.in_amax_1...);
+    if (sizes.out_maximum) visit(LayerShape::maximum(), full, of.out_amax_1...);
     if (!shape.config.norm_after()) return;
     visit(shape.residual(), full, of.post_norm.s_TC...);
     NormActivations::each_statistic(shape, statistic, of.post_norm...);
@@ -145,6 +149,8 @@ struct BranchActivations {
   static void each_of_weight(const LayerShape& shape, const BranchSizes& sizes, const Visit& visit,
                              Of&... of) {
     if (shape.magnitudes && sizes.in_ranks > 0) visit(sizes.in, of.in_adapter.v_TN...);
+    if (sizes.in_maximum) visit(LayerShape::maximum(), of.in_amax_1...);
+    if (sizes.out_maximum) visit(LayerShape::maximum(), of.out_amax_1...);
   }
 };
 
@@ -196,6 +202,14 @@ void column_parallel_forward_and_keep(const LayerPass& pass, TensorView y_TN, Te
 void row_parallel_forward(const LayerPass& pass, TensorView y_TC, ConstTensorView x_TN,
                           LinearWeights weights, TensorView scratch_TC, RowsFunction then = {});
 
+/// Of what the last product reads, where it is kept and no op that makes it has found it.
+void find_maximum(const LayerPass& pass, ConstTensorView x_TN, const LinearWeights& weights);
+
+inline LinearGradients with_maximum(LinearGradients gradients, const TensorView& x_amax_1) {
+  gradients.x_amax_1 = x_amax_1;
+  return gradients;
+}
+
 /// What a step of a backward pass makes of a product.
 enum class Halves : std::uint8_t { kInput, kBoth };
 
@@ -210,10 +224,14 @@ struct BranchBackward {
   const Left& left;
 
   [[nodiscard]] LinearGradients gradients_of_in() const {
-    return gradients_of(sink, params.in, with_gradient(acts.in_adapter, left.in_du_TR));
+    return with_maximum(
+        gradients_of(sink, params.in, with_gradient(acts.in_adapter, left.in_du_TR)),
+        acts.in_amax_1);
   }
   [[nodiscard]] LinearGradients gradients_of_out() const {
-    return gradients_of(sink, params.out, with_gradient(acts.out_adapter, left.out_du_TR));
+    return with_maximum(
+        gradients_of(sink, params.out, with_gradient(acts.out_adapter, left.out_du_TR)),
+        acts.out_amax_1);
   }
   /// From dy to the gradient of the last product, which is then gathered.
   [[nodiscard]] Pending start(const BranchWeights& weights) const {

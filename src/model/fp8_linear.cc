@@ -45,12 +45,16 @@ class Fp8Products::Operands {
   Operands(const Operands&) = delete;
   Operands& operator=(const Operands&) = delete;
 
+  /// x and, where what made it has left that, its largest magnitude on this rank or on all.
+  struct Found {
+    ConstTensorView x_TC;
+    TensorView amax_1 = {};
+  };
   /// x as it is multiplied along its columns.
-  QuantizedView rows(ConstTensorView x_TC, const ScaleDim& columns, const TensorCut& cut,
-                     DType format) {
-    const Dims dims = dims_of_rows(x_TC, columns);
+  QuantizedView rows(const Found& x, const ScaleDim& columns, const TensorCut& cut, DType format) {
+    const Dims dims = dims_of_rows(x.x_TC, columns);
     const bool joined = cut_crosses_blocks(cut, of_.tensor.extent(), dims.columns.block);
-    return quantized(x_TC, dims, Transpose::kNo, format, joined);
+    return quantized(x, dims, Transpose::kNo, format, joined);
   }
   /// Both of these; x^T stands first.
   std::pair<QuantizedView, Turned> rows_and_columns(ConstTensorView x_TC, const ScaleDim& columns,
@@ -62,7 +66,7 @@ class Fp8Products::Operands {
     args.along = take(along.rows, along.columns, format);
     args.x = x_TC;
     if (cut_crosses_blocks(cut, of_.tensor.extent(), along.columns.block))
-      args.along_amax = joined_maxima(x_TC, along);
+      args.along_amax = joined_maxima({x_TC}, along);
     if (!blocks()) args.across_amax = args.along_amax;
     quantize_both(of_.context, args);
     return {args.along, {args.across, behind}};
@@ -79,7 +83,8 @@ class Fp8Products::Operands {
       Quantize args;
       args.out = rows_of(out, own.first, own.count);
       args.x = of_.tensor.residual_rows(n.n_TC);
-      if (gathers && !blocks()) args.amax = joined_maxima(args.x, {args.out.rows, dims.columns});
+      args.amax =
+          maxima({args.x, n.quantized.amax_P}, {args.out.rows, dims.columns}, gathers && !blocks());
       quantize(of_.context, args);
     }
     if (!gathers) return out;
@@ -88,11 +93,11 @@ class Fp8Products::Operands {
     return out;
   }
   /// x^T, which is multiplied along x's rows.
-  QuantizedView columns(ConstTensorView x_TC, const ScaleDim& columns, const TensorCut& cut,
+  QuantizedView columns(const Found& x, const ScaleDim& columns, const TensorCut& cut,
                         DType format) {
-    const Dims dims = dims_of_columns(x_TC, columns);
+    const Dims dims = dims_of_columns(x.x_TC, columns);
     const bool joined = !blocks() && cut_crosses_blocks(cut, of_.tensor.extent(), 0);
-    return quantized(x_TC, dims, Transpose::kYes, format, joined);
+    return quantized(x, dims, Transpose::kYes, format, joined);
   }
   /// A weight, or its transpose, as it is multiplied along the columns of that.
   ConstQuantizedView weight(const LinearWeights& weights, Transpose transpose) {
@@ -126,28 +131,38 @@ class Fp8Products::Operands {
            arena_.bytes(), of_.scratch.memory.bytes());
   }
 
-  QuantizedView quantized(ConstTensorView x, const Dims& dims, Transpose transpose, DType format,
+  QuantizedView quantized(const Found& x, const Dims& dims, Transpose transpose, DType format,
                           bool joined) {
     const bool turned = transpose == Transpose::kYes;
     Quantize args;
     args.out = take(turned ? dims.columns : dims.rows, turned ? dims.rows : dims.columns, format);
-    args.x = x;
+    args.x = x.x_TC;
     args.transpose = transpose;
-    if (joined) args.amax = joined_maxima(x, dims);
+    args.amax = maxima(x, dims, joined);
     quantize(of_.context, args);
     return args.out;
   }
 
+  /// Not given where `quantize` finds them.
+  ConstTensorView maxima(const Found& x, const Dims& dims, bool joined) {
+    if (joined) return joined_maxima(x, dims);
+    return x.amax_1.given() ? x.amax_1.reshape({1, 1}) : ConstTensorView();
+  }
+
   /// The largest magnitudes of blocks that several tensor-parallel ranks have parts of: columns, or
-  /// residual rows.
-  TensorView joined_maxima(ConstTensorView x, const Dims& dims) {
+  /// residual rows. Those that are found become those of all ranks.
+  TensorView joined_maxima(const Found& x, const Dims& dims) {
     const std::int64_t rows = dims.rows.blocks(), all = dims.columns.all_blocks();
     const std::int64_t ranks = of_.tensor.extent();
-    const TensorView amax = arena_.take(DType::kI32, {rows, dims.columns.blocks()});
+    const Shape shape{rows, dims.columns.blocks()};
+    const bool found = x.amax_1.given();
+    const TensorView amax = found ? x.amax_1.reshape(shape) : arena_.take(DType::kI32, shape);
     const TensorView parts = arena_.take(DType::kI32, {ranks, rows * all});
     check();
-    clear(of_.context, amax);
-    absolute_max(of_.context, amax, x, dims.rows, dims.columns);
+    if (!found) {
+      clear(of_.context, amax);
+      absolute_max(of_.context, amax, x.x_TC, dims.rows, dims.columns);
+    }
     const TensorView mine = parts.rows(of_.tensor.rank().index, 1).reshape({rows, all});
     clear(of_.context, mine);
     const auto each_part = [&](const auto& f) {
@@ -261,8 +276,9 @@ void Fp8Products::forward(TensorView y_TN, ConstTensorView x_TK, const LinearWei
                           const LinearEpilogue& epilogue) const {
   Operands operands(*this);
   const Fp8Columns& columns = *weights.fp8;
-  forward(y_TN, operands.rows(x_TK, columns.in, columns.in_cut, DType::kF8E4M3), operands, weights,
-          epilogue);
+  const ConstQuantizedView x =
+      operands.rows({x_TK, weights.x_amax_1}, columns.in, columns.in_cut, DType::kF8E4M3);
+  forward(y_TN, x, operands, weights, epilogue);
 }
 
 void Fp8Products::forward_gathered(TensorView y_TN, const NormedRows& n,
@@ -276,6 +292,7 @@ NormedRows Fp8Products::normed_rows(TensorView n_TC, const LinearWeights& weight
   NormedRows n{n_TC};
   const ScaleDim rows(n_TC.shape[0], 1), columns = weights.fp8->in.with_block(kBlock);
   const bool one = columns.part_count == 1 && ScaleDim::phase(columns.parts[0], kBlock) == 0;
+  n.quantized.amax_P = weights.x_amax_1;
   if (precision.recipe != Fp8Recipe::kBlock || !one) return n;
   ArenaCursor arena(n_TC.data);
   const TensorView codes = arena.take(DType::kF8E4M3, codes_shape(rows, columns, true));
@@ -312,7 +329,7 @@ void Fp8Products::backward_input(TensorView dx_TK, ConstTensorView dy_TN,
                                  const LinearEpilogue& epilogue) const {
   Operands operands(*this);
   const Fp8Columns& columns = *weights.fp8;
-  backward_input(dx_TK, operands.rows(dy_TN, columns.out, columns.out_cut, precision.gradients),
+  backward_input(dx_TK, operands.rows({dy_TN}, columns.out, columns.out_cut, precision.gradients),
                  operands, weights, epilogue);
 }
 
@@ -336,8 +353,8 @@ void Fp8Products::backward_weight(const LinearGradients& gradients, const Turned
                                   ConstTensorView x_TK) const {
   if (!turned.dy.given()) return;
   Operands operands(*this, turned.behind);
-  const ConstQuantizedView x =
-      operands.columns(x_TK, gradients.fp8->in, gradients.fp8->in_cut, DType::kF8E4M3);
+  const ConstQuantizedView x = operands.columns({x_TK, gradients.x_amax_1}, gradients.fp8->in,
+                                                gradients.fp8->in_cut, DType::kF8E4M3);
   QuantizedGemm args;
   args.c_MN = gradients.weight.gradient;
   args.a = gradients.in_out ? x : turned.dy;
@@ -357,7 +374,7 @@ void Fp8Products::backward_weight(const LinearGradients& gradients, ConstTensorV
     Operands operands(*this);
     const Fp8Columns& columns = *gradients.fp8;
     const ConstQuantizedView dy =
-        operands.columns(dy_TN, columns.out, columns.out_cut, precision.gradients);
+        operands.columns({dy_TN}, columns.out, columns.out_cut, precision.gradients);
     backward_weight(gradients, {dy, operands.arena()}, x_TK);
   }
   add_bias(gradients, dy_TN);

@@ -17,6 +17,9 @@ struct LinearWeights {
   const ParamStore::Lease* lease = nullptr;
   ParamRange range = {};
   AdapterWeights adapter = {};
+  /// [1] i32, where it is kept for W: the largest magnitude of what an fp8 product reads, as what
+  /// makes that leaves it.
+  TensorView x_amax_1 = {};
   /// Of a product of those rows alone.
   [[nodiscard]] LinearWeights rows(std::int64_t first, std::int64_t count) const {
     LinearWeights part = *this;
@@ -30,6 +33,7 @@ struct LinearGradients {
   bool in_out = false;
   const Fp8Columns* fp8 = nullptr;  ///< where the product is one of fp8
   AdapterGradients adapter = {};
+  TensorView x_amax_1 = {};  ///< LinearWeights
 };
 
 LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params);

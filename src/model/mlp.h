@@ -9,7 +9,9 @@ namespace trireme {
 
 inline BranchSizes mlp_sizes(const LayerShape& shape) {
   const AdapterRanks& ranks = shape.config.adapters;
-  return {shape.wide(shape.config.mlp.up_size()), ranks.mlp_in, ranks.mlp_out};
+  const bool maxima = shape.maxima && !shape.config.experts;
+  return {shape.wide(shape.config.mlp.up_size()), ranks.mlp_in, ranks.mlp_out,
+          maxima && shape.config.norm_before() && ranks.mlp_in == 0, maxima && ranks.mlp_out == 0};
 }
 
 struct MlpGradients : BranchGradients {
