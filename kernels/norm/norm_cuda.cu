@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(RowPlace<kThreads>::kBlock,
       if (y != nullptr) store(y + c, out);
     }
     if constexpr (sizeof(T) == sizeof(bf16)) {
-      if (args.quantized.codes != nullptr) leave_codes(args.quantized, row, c, out);
+      if (args.quantized.codes != nullptr) leave_codes<true>(args.quantized, row, c, out);
     }
     if (args.quantized.amax != nullptr) order = max(order, order_of(out));
   }
@@ -182,7 +182,7 @@ __device__ __forceinline__ void leave_row_codes(const NormForwardArgs& args, con
           output_of<kKind, 8>(load_eight<kWidth>(s + c), mean, rstd,
                               load_eight<kWidth>(weights + c), args.weight_offset, has_bias, bias);
     }
-    leave_codes(args.quantized, row, c, out);
+    leave_codes<kWidth == 8>(args.quantized, row, c, out);
   }
 }
 
@@ -280,8 +280,9 @@ void forward(const NormForwardArgs& args) {
     using T = decltype(type);
     constexpr int kWidth = kWide<T>;
     const std::int64_t n = args.channels;
-    const bool aligned = n % kWidth == 0 && aligned_to_16(args.y, args.sum, args.x, args.residual,
-                                                          args.weight, args.bias);
+    const bool aligned =
+        n % kWidth == 0 && aligned_to_16(args.y, args.sum, args.x, args.residual, args.weight,
+                                         args.bias, args.quantized.codes);
     const std::int64_t vectors = aligned ? n / kWidth : n;
     if (!aligned) {
       if (n <= 1024) return launch_rows<32>(long_forward_kernel<kKind, T, 32, 1>, args);

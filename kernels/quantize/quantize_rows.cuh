@@ -15,7 +15,8 @@ __device__ __forceinline__ unsigned order_of(const Vector<T, kCount>& y) {
 }
 
 /// Codes of eight columns, and the scale of the 128 that sixteen neighbouring threads have. By
-/// whole warps: behind the row's end y is 0.
+/// whole warps: behind the row's end y is 0. kWhole: rows of codes begin at a multiple of 8 bytes.
+template <bool kWhole>
 __device__ __forceinline__ void leave_codes(const RowCodes& to, std::int64_t row,
                                             std::int64_t column, const Vector<bf16, 8>& y) {
   unsigned order = order_of(y);
@@ -29,7 +30,12 @@ __device__ __forceinline__ void leave_codes(const RowCodes& to, std::int64_t row
                            __fmul_rn(to_float(y.at[k + 1]), of.factor));
   };
   const std::int64_t at = row * to.width + column;
-  store_codes(to.codes + at, {pair(0) | pair(2) << 16, pair(4) | pair(6) << 16}, 0, kOwn);
+  const Vector<unsigned, 2> words{pair(0) | pair(2) << 16, pair(4) | pair(6) << 16};
+  if constexpr (kWhole) {
+    store(reinterpret_cast<unsigned*>(to.codes + at), words);
+  } else {
+    store_codes(to.codes + at, words, 0, kOwn);
+  }
   if (column % RowCodes::kBlock == 0) to.scales[at / RowCodes::kBlock] = of.scale;
 }
 

@@ -360,11 +360,11 @@ TEST_P(Norm, fused_residual_equals_an_add_and_a_norm_in_bits) {
 }
 
 /// What a pass of its own makes of y, in its place and beside it.
-void expect_quantized(Context& context, Operands& x) {
+void expect_quantized(Context& context, Operands& x, int offset) {
   const std::int64_t tokens = x.y.shape()[0], channels = x.y.shape()[1];
   const ScaleDim rows(tokens, 1), columns(channels, 128);
   const auto memory = [&](DType type, const Shape& shape) {
-    TestTensor tensor(type, shape);
+    TestTensor tensor(type, shape, offset);
     for (std::int64_t i = 0; i < shape.count(); ++i) tensor.set(i, 0x55);  // what stays is seen
     return tensor;
   };
@@ -399,7 +399,7 @@ TEST_P(Norm, what_is_left_for_a_product_are_the_bits_of_a_pass_of_its_own) {
         Operands x(op, DType::kBF16, 3, channels, offset);
         x.weight_offset = 1;
         x.x.set(channels, INFINITY);  // its row's blocks have no finite scale
-        expect_quantized(context, x);
+        expect_quantized(context, x, offset);
       }
     }
   }
