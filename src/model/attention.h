@@ -64,8 +64,7 @@ struct AttentionActivations : BranchActivations {
     const AdapterRanks& ranks = shape.config.adapters;
     return {config.latent ? shape.residual(config.in_size()) : shape.wide(config.in_size()),
             ranks.attention_in, ranks.attention_out,
-            shape.maxima && shape.config.norm_before() && !config.latent && ranks.attention_in == 0,
-            shape.maxima && ranks.attention_out == 0};
+            shape.maxima && shape.config.norm_before() && !config.latent, shape.maxima};
   }
 };
 

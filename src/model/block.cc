@@ -29,6 +29,7 @@ BlockWeights with_kept(BlockWeights weights, const BlockActivations& acts,
   weights.attention.out.x_amax_1 = acts.attention.out_amax_1;
   weights.mlp.in.x_amax_1 = acts.mlp.in_amax_1;
   weights.mlp.out.x_amax_1 = acts.mlp.out_amax_1;
+  weights.mlp.in.dy_amax_P = left.mlp.din_amax_P;
   return weights;
 }
 
@@ -169,7 +170,6 @@ NormForward rows_of(NormForward norm, std::int64_t first, std::int64_t count) {
 void leave_branch(const LayerPass& pass, const BranchWeights& weights,
                   const BranchActivations& acts, const BlockForwardScratch& scratch,
                   ConstTensorView x_TN, RowsFunction then = {}) {
-  find_maximum(pass, x_TN, weights.out);
   if (!pass.config.norm_after())
     return row_parallel_forward(pass, scratch.branch_TC, x_TN, weights.out, scratch.n_TC, then);
   const TensorView& kept_SC = acts.post_norm.s_TC;
@@ -283,6 +283,7 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
   }
   norm_forward(pass.context, norm);
   attend_forward(pass, weights.attention, acts.attention, scratch.attention, n, start.cache);
+  find_maximum(pass, acts.attention.attended_TX, weights.attention.out);
 
   n = {scratch.n_TC};
   if (!pass.config.experts) n = normed_rows(pass, scratch.n_TC, weights.mlp.in);

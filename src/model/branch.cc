@@ -115,11 +115,18 @@ void column_parallel_forward_and_keep(const LayerPass& pass, TensorView y_TN, Te
   pass.linear_forward(y_TN, x_TC, weights);
 }
 
+TensorView cleared_maxima(const LayerPass& pass, const LinearWeights& product,
+                          const TensorView& amax_P) {
+  if (pass.fp8 == nullptr || product.fp8 == nullptr || !amax_P.given()) return {};
+  clear(pass.context, amax_P);
+  return amax_P;
+}
+
 void find_maximum(const LayerPass& pass, ConstTensorView x_TN, const LinearWeights& weights) {
-  if (weights.fp8 == nullptr || !weights.x_amax_1.given()) return;
-  clear(pass.context, weights.x_amax_1);
-  absolute_max(pass.context, weights.x_amax_1.reshape({1, 1}), x_TN, ScaleDim(x_TN.shape[0], 0),
-               ScaleDim(x_TN.shape[1], 0));
+  const TensorView amax_1 = cleared_maxima(pass, weights, weights.x_amax_1);
+  if (amax_1.given())
+    absolute_max(pass.context, amax_1.reshape({1, 1}), x_TN, ScaleDim(x_TN.shape[0], 0),
+                 ScaleDim(x_TN.shape[1], 0));
 }
 
 void row_parallel_forward(const LayerPass& pass, TensorView y_TC, ConstTensorView x_TN,

@@ -31,6 +31,7 @@ QuantizedGemm product_with(const LinearEpilogue& epilogue) {
   args.operand = epilogue.operand;
   args.saved = epilogue.saved;
   args.then = epilogue.then;
+  args.amax_P = epilogue.amax_P;
   return args;
 }
 
@@ -45,10 +46,10 @@ class Fp8Products::Operands {
   Operands(const Operands&) = delete;
   Operands& operator=(const Operands&) = delete;
 
-  /// x and, where what made it has left that, its largest magnitude on this rank or on all.
+  /// x and, where what made it has left them, its largest magnitudes on this rank or on all.
   struct Found {
     ConstTensorView x_TC;
-    TensorView amax_1 = {};
+    TensorView amax_P = {};
   };
   /// x as it is multiplied along its columns.
   QuantizedView rows(const Found& x, const ScaleDim& columns, const TensorCut& cut, DType format) {
@@ -57,16 +58,16 @@ class Fp8Products::Operands {
     return quantized(x, dims, Transpose::kNo, format, joined);
   }
   /// Both of these; x^T stands first.
-  std::pair<QuantizedView, Turned> rows_and_columns(ConstTensorView x_TC, const ScaleDim& columns,
+  std::pair<QuantizedView, Turned> rows_and_columns(const Found& x, const ScaleDim& columns,
                                                     const TensorCut& cut, DType format) {
-    const Dims along = dims_of_rows(x_TC, columns), across = dims_of_columns(x_TC, columns);
+    const Dims along = dims_of_rows(x.x_TC, columns), across = dims_of_columns(x.x_TC, columns);
     QuantizeBoth args;
     args.across = take(across.columns, across.rows, format);
     const ArenaCursor behind = arena_;
     args.along = take(along.rows, along.columns, format);
-    args.x = x_TC;
-    if (cut_crosses_blocks(cut, of_.tensor.extent(), along.columns.block))
-      args.along_amax = joined_maxima({x_TC}, along);
+    args.x = x.x_TC;
+    args.along_amax =
+        maxima(x, along, cut_crosses_blocks(cut, of_.tensor.extent(), along.columns.block));
     if (!blocks()) args.across_amax = args.along_amax;
     quantize_both(of_.context, args);
     return {args.along, {args.across, behind}};
@@ -146,7 +147,7 @@ class Fp8Products::Operands {
   /// Not given where `quantize` finds them.
   ConstTensorView maxima(const Found& x, const Dims& dims, bool joined) {
     if (joined) return joined_maxima(x, dims);
-    return x.amax_1.given() ? x.amax_1.reshape({1, 1}) : ConstTensorView();
+    return x.amax_P.given() ? x.amax_P.reshape({1, x.amax_P.count()}) : ConstTensorView();
   }
 
   /// The largest magnitudes of blocks that several tensor-parallel ranks have parts of: columns, or
@@ -155,8 +156,8 @@ class Fp8Products::Operands {
     const std::int64_t rows = dims.rows.blocks(), all = dims.columns.all_blocks();
     const std::int64_t ranks = of_.tensor.extent();
     const Shape shape{rows, dims.columns.blocks()};
-    const bool found = x.amax_1.given();
-    const TensorView amax = found ? x.amax_1.reshape(shape) : arena_.take(DType::kI32, shape);
+    const bool found = x.amax_P.given();
+    const TensorView amax = found ? x.amax_P.reshape(shape) : arena_.take(DType::kI32, shape);
     const TensorView parts = arena_.take(DType::kI32, {ranks, rows * all});
     check();
     if (!found) {
@@ -329,8 +330,10 @@ void Fp8Products::backward_input(TensorView dx_TK, ConstTensorView dy_TN,
                                  const LinearEpilogue& epilogue) const {
   Operands operands(*this);
   const Fp8Columns& columns = *weights.fp8;
-  backward_input(dx_TK, operands.rows({dy_TN}, columns.out, columns.out_cut, precision.gradients),
-                 operands, weights, epilogue);
+  backward_input(
+      dx_TK,
+      operands.rows({dy_TN, weights.dy_amax_P}, columns.out, columns.out_cut, precision.gradients),
+      operands, weights, epilogue);
 }
 
 Fp8Products::Turned Fp8Products::backward_input_and_turn(TensorView dx_TK, ConstTensorView dy_TN,
@@ -343,8 +346,8 @@ Fp8Products::Turned Fp8Products::backward_input_and_turn(TensorView dx_TK, Const
     return {{}, operands.arena()};
   }
   const Fp8Columns& columns = *weights.fp8;
-  const auto [dy, turned] =
-      operands.rows_and_columns(dy_TN, columns.out, columns.out_cut, precision.gradients);
+  const auto [dy, turned] = operands.rows_and_columns({dy_TN, weights.dy_amax_P}, columns.out,
+                                                      columns.out_cut, precision.gradients);
   backward_input(dx_TK, dy, operands, weights, epilogue);
   return turned;
 }
@@ -373,8 +376,8 @@ void Fp8Products::backward_weight(const LinearGradients& gradients, ConstTensorV
   if (gradients.weight.gradient.given()) {
     Operands operands(*this);
     const Fp8Columns& columns = *gradients.fp8;
-    const ConstQuantizedView dy =
-        operands.columns({dy_TN}, columns.out, columns.out_cut, precision.gradients);
+    const ConstQuantizedView dy = operands.columns({dy_TN, gradients.dy_amax_P}, columns.out,
+                                                   columns.out_cut, precision.gradients);
     backward_weight(gradients, {dy, operands.arena()}, x_TK);
   }
   add_bias(gradients, dy_TN);

@@ -40,7 +40,7 @@ struct LayerShape {
     return {DType::kF32, {tokens, heads}};
   }
   [[nodiscard]] TensorSize of_q_and_k() const { return {DType::kF32, {2, tokens}}; }
-  [[nodiscard]] static TensorSize maximum() { return {DType::kI32, {1}}; }
+  [[nodiscard]] static TensorSize maxima_of(std::int64_t parts) { return {DType::kI32, {parts}}; }
   [[nodiscard]] TensorSize row() const { return {DType::kF32, {residual_tokens}}; }
   /// Of layers with experts: tokens that a rank routes, those that come to it at most, and their
   /// rows.

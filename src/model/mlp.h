@@ -10,8 +10,12 @@ namespace trireme {
 inline BranchSizes mlp_sizes(const LayerShape& shape) {
   const AdapterRanks& ranks = shape.config.adapters;
   const bool maxima = shape.maxima && !shape.config.experts;
-  return {shape.wide(shape.config.mlp.up_size()), ranks.mlp_in, ranks.mlp_out,
-          maxima && shape.config.norm_before() && ranks.mlp_in == 0, maxima && ranks.mlp_out == 0};
+  return {shape.wide(shape.config.mlp.up_size()),
+          ranks.mlp_in,
+          ranks.mlp_out,
+          maxima && shape.config.norm_before(),
+          maxima,
+          maxima ? shape.config.mlp.up_size() / shape.config.mlp.ffn : 0};
 }
 
 struct MlpGradients : BranchGradients {
