@@ -70,6 +70,8 @@ EDITS = [
      "  join_maxima(context_, largest.rows(mine * part, part), received_.view());\n", ""),
     ("src/store/weight_gather.cc", "transposes of the fp8 weights that stood there before",
      "  store_.codes_changed(bucket.block);\n", ""),
+    ("src/model/branch.cc", "the largest magnitude of an earlier micro-batch kept",
+     "  clear(pass.context, amax_P);\n", ""),
     ("src/model/fp8_linear.cc", "scales of gathered codes not gathered",
      "    if (blocks()) of_.tensor.all_gather(out.scales);\n", ""),
     ("src/store/store_layout.cc", "room for the smallest share only",
