@@ -68,16 +68,17 @@ std::int32_t forward_row(const NormForwardArgs& args, std::int64_t t) {
     output(y, 0, n);
     return left.amax == nullptr ? 0 : max_of_run(y, 0, n);
   }
+  constexpr std::int64_t kColumns = kBlocksAtOnce * RowCodes::kBlock;
   std::int32_t most = 0;
-  T block[RowCodes::kBlock];
-  for (std::int64_t c = 0; c < n; c += RowCodes::kBlock) {
-    const std::int64_t end = c + RowCodes::kBlock < n ? c + RowCodes::kBlock : n;
-    T* made = y == nullptr ? block : y + c;
+  T part[kColumns];
+  for (std::int64_t c = 0; c < n; c += kColumns) {
+    const std::int64_t end = c + kColumns < n ? c + kColumns : n;
+    T* made = y == nullptr ? part : y + c;
     output(made, c, end);
-    const std::int32_t of_block =
-        encode_block(left.codes + t * left.width + c,
-                     left.scales + (t * left.width + c) / RowCodes::kBlock, made, end - c);
-    most = most < of_block ? of_block : most;
+    const std::int64_t at = t * left.width + c;
+    const std::int32_t of_part =
+        encode_blocks(left.codes + at, left.scales + at / RowCodes::kBlock, made, end - c);
+    most = most < of_part ? of_part : most;
   }
   return most;
 }

@@ -45,20 +45,34 @@ inline void scales_of_run(float* factors, float* scales, const std::int32_t* ama
   });
 }
 
-/// `codes` and `scale` of a block of y, `count` columns of at most 128; 0 in those behind. Gives
-/// the bits of its largest magnitude.
+/// Blocks whose scales are made together, so that none waits for another's division.
+constexpr std::int64_t kBlocksAtOnce = 16;
+
+/// `codes` and `scales` of that many blocks of y at most, `count` columns; 0 in those behind. Gives
+/// the bits of y's largest magnitude.
 template <class T>
-std::int32_t encode_block(std::uint8_t* codes, float* scale, const T* y, std::int64_t count) {
-  const std::int32_t amax = max_of_run(y, 0, count);
-  float factor;
-  scales_of_run(&factor, scale, &amax, 1, largest_of_f8(DType::kF8E4M3));
+std::int32_t encode_blocks(std::uint8_t* codes, float* scales, const T* y, std::int64_t count) {
+  constexpr std::int64_t kBlock = RowCodes::kBlock;
+  const std::int64_t blocks = (count + kBlock - 1) / kBlock;
+  const auto end_of = [&](std::int64_t block) {
+    return (block + 1) * kBlock < count ? (block + 1) * kBlock : count;
+  };
+  std::int32_t amax[kBlocksAtOnce], most = 0;
+  float factors[kBlocksAtOnce];
+  for (std::int64_t i = 0; i < blocks; ++i) {
+    amax[i] = max_of_run(y, i * kBlock, end_of(i));
+    most = most < amax[i] ? amax[i] : most;
+  }
+  scales_of_run(factors, scales, amax, blocks, largest_of_f8(DType::kF8E4M3));
   auto* to = reinterpret_cast<F8E4M3*>(codes);
-  const F32 by = F32::broadcast(factor);
-  for_each_vector(0, count, [&](std::int64_t c, auto lanes) {
-    (F32::load(y + c, lanes) * by).store(to + c, lanes);
-  });
-  __builtin_memset(codes + count, 0, static_cast<std::size_t>(RowCodes::kBlock - count));
-  return amax;
+  for (std::int64_t i = 0; i < blocks; ++i) {
+    const F32 by = F32::broadcast(factors[i]);
+    for_each_vector(i * kBlock, end_of(i), [&](std::int64_t c, auto lanes) {
+      (F32::load(y + c, lanes) * by).store(to + c, lanes);
+    });
+  }
+  __builtin_memset(codes + count, 0, static_cast<std::size_t>(blocks * kBlock - count));
+  return most;
 }
 
 /// amax = max(amax, most), of which other threads have others.
