@@ -75,11 +75,14 @@ struct Outputs {
 /// Straight to memory.
 template <class C>
 struct DirectSink {
+  template <int kOutput>
+  static constexpr bool kTakes = true;
   Outputs<C> outputs;
   std::int64_t columns;
   bool pairs;  ///< rows begin at whole pairs, in all operands
 
   __device__ __forceinline__ void put_missing(std::int64_t, std::int64_t) const {}
+  __device__ __forceinline__ bool has(std::int64_t column) const { return column < columns; }
   template <int kOutput>
   __device__ __forceinline__ void put(std::int64_t row, std::int64_t column, float2 value) const {
     if (outputs.at[kOutput] == nullptr) return;

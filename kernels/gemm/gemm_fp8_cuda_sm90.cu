@@ -61,6 +61,6 @@ void multiply(const GemmQuantizedGpuArgs& args) {
 
 }  // namespace
 
-const GemmQuantizedGpuKernels gemm_fp8_sm90 = {serves, multiply};
+const GemmQuantizedGpuKernels gemm_fp8_sm90 = {serves, multiply, 0, fp8_leaves_maxima};
 
 }  // namespace trireme::cuda

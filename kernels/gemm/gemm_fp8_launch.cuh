@@ -15,6 +15,25 @@ inline Fp8Sums sums_of(const GemmQuantizedGpuArgs& args) {
   return one_scale && !args.precise_sums ? Fp8Sums::kAtEnd : Fp8Sums::kByTile;
 }
 
+/// An activation's kernel, where forward sums stay in the tensor cores: with one scale a tensor
+/// what follows has one too.
+inline bool fp8_leaves_maxima(const GemmQuantizedGpuArgs& args) {
+  switch (args.product.epilogue) {
+    case GemmEpilogue::kGelu:
+    case GemmEpilogue::kSwiglu:
+      return sums_of(args) == Fp8Sums::kAtEnd;
+    case GemmEpilogue::kGeluBackward:
+    case GemmEpilogue::kSwigluBackward:
+      return true;
+    case GemmEpilogue::kNone:
+    case GemmEpilogue::kAddResidual:
+    case GemmEpilogue::kGeglu:
+    case GemmEpilogue::kGegluBackward:
+      return false;
+  }
+  return false;
+}
+
 inline TensorMap codes_map(const void* codes, std::int64_t rows, std::int64_t k, int box_rows) {
   return tensor_map<2, Fp8Code>(
       {.base = static_cast<const Fp8Code*>(codes),

@@ -54,6 +54,12 @@ void check_operands(const ArgumentChecker& check, const QuantizedGemm& args) {
              "is e5m2 as a is");
 }
 
+/// Those that have scales of their own.
+std::int64_t parts_of_c(GemmEpilogue epilogue) {
+  using enum GemmEpilogue;
+  return epilogue == kSwigluBackward || epilogue == kGegluBackward ? 2 : 1;
+}
+
 void check(const QuantizedGemm& args, Sizes s) {
   const ArgumentChecker check("gemm_quantized");
   check_operands(check, args);
@@ -64,6 +70,7 @@ void check(const QuantizedGemm& args, Sizes s) {
   check.tensor("c", args.c_MN, wide ? DType::kF32 : DType::kBF16,
                {s.m, gemm_internal::columns_of_c(args.epilogue, s.n)});
   check.optional("bias", args.bias_N, DType::kBF16, {s.n});
+  check.optional("amax", args.amax_P, DType::kI32, {parts_of_c(args.epilogue)});
   if (adds) {
     check.that(wide, "c", "a bf16 result accumulates nothing");
     check.absent("bias", args.bias_N, "with accumulate");
@@ -120,6 +127,7 @@ void gemm_quantized_internal::gemm_unfused(Context& context, const QuantizedGemm
   product.epilogue = GemmEpilogue::kNone;
   product.operand = {};
   product.saved = {};
+  product.amax_P = {};
   product.then = {};
   gemm_quantized(context, product);
   gemm_internal::run_epilogue(context, like, 0, args.a.rows.size());
@@ -127,16 +135,28 @@ void gemm_quantized_internal::gemm_unfused(Context& context, const QuantizedGemm
 
 namespace {
 
-void multiply(Context& context, const QuantizedGemm& args, Sizes s) {
+/// Whether c's largest magnitudes have been left on the way.
+bool multiply(Context& context, const QuantizedGemm& args, Sizes s) {
   const bool empty = s.m == 0 || s.n == 0, on_gpu = context.on_gpu() && !empty;
   const GemmQuantizedGpuKernels* chosen =
       on_gpu && s.k > 0 ? gemm_quantized_internal::choose_kernel(context, args) : nullptr;
-  if (on_gpu && s.k > 0 && chosen == nullptr && args.epilogue != GemmEpilogue::kNone)
-    return gemm_quantized_internal::gemm_unfused(context, args);
+  if (on_gpu && s.k > 0 && chosen == nullptr && args.epilogue != GemmEpilogue::kNone) {
+    gemm_quantized_internal::gemm_unfused(context, args);
+    return false;
+  }
   const OpSpan span(context.op_trace(), args.use, gemm_quantized_internal::work_of(args));
-  if (empty) return;
+  if (empty) return true;
   if (on_gpu) return gemm_quantized_internal::gemm_on_gpu(context, args, chosen);
   gemm_on_cpu(context, args, s);
+  return false;
+}
+
+void find_maxima(Context& context, const QuantizedGemm& args) {
+  const std::int64_t parts = args.amax_P.count(), columns = args.c_MN.shape[1];
+  ScaleDim dim;
+  for (std::int64_t part = 0; part < parts; ++part) dim.add({div_exact(columns, parts)});
+  absolute_max(context, args.amax_P.reshape({1, parts}), args.c_MN, ScaleDim(args.c_MN.shape[0], 0),
+               dim);
 }
 
 }  // namespace
@@ -144,7 +164,8 @@ void multiply(Context& context, const QuantizedGemm& args, Sizes s) {
 void gemm_quantized(Context& context, const QuantizedGemm& args) {
   const Sizes s = gemm_quantized_internal::sizes_of(args);
   check(args, s);
-  multiply(context, args, s);
+  const bool left = multiply(context, args, s);
+  if (args.amax_P.given() && !left) find_maxima(context, args);
   if (args.then.given()) args.then(context, 0, s.m);
 }
 

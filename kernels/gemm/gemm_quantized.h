@@ -11,8 +11,10 @@ namespace trireme {
 ///   a, b  [M, K], [N, K]  padded along K, and with equal parts there; e4m3 or e5m2, not both e5m2
 ///   bias  [N] bf16; not with accumulate
 /// The epilogue, its operand and what it saves are those of `Gemm` for bf16 operands; so is `then`,
-/// which is called once for all rows. In a batch-invariant context, rows of a CPU's product have
-/// the bits that they have alone; their scales are theirs alone in blocks of one row.
+/// which is called once for all rows. `amax` of c [M, N], of P parts of its columns (two of gate's
+/// and up's gradients, else one), is that of QuantizedOutput (quantize.h), also where no kernel
+/// leaves it: then a pass over c finds it. In a batch-invariant context, rows of a CPU's product
+/// have the bits that they have alone; their scales are theirs alone in blocks of one row.
 ///
 /// Sums are in f32. On a GPU a tensor core adds 32 products at a time into an accumulator of few
 /// bits (13 of a fraction on an H100), which is brought to f32 after every 128 of K, where it is
@@ -30,6 +32,7 @@ struct QuantizedGemm {
   GemmEpilogue epilogue = GemmEpilogue::kNone;
   ConstTensorView operand = {};
   TensorView saved = {};
+  TensorView amax_P = {};
   RowsFunction then = {};
   const char* use = "gemm_fp8";  ///< a literal: what the product is called where times are shown
 };

@@ -38,6 +38,10 @@ const GemmQuantizedGpuKernels* table_of(const GpuTables& tables, ProductKernel k
   return kernel == ProductKernel::kLibrary ? tables.library : nullptr;
 }
 
+bool leaves_maxima(const GemmQuantizedGpuKernels& table, const GemmQuantizedGpuArgs& args) {
+  return table.leaves_maxima != nullptr && table.leaves_maxima(args);
+}
+
 /// cuBLASLt may refuse a product of which it offered a kernel: then it has none.
 bool multiplies(Context& context, const QuantizedGemm& args, const GemmQuantizedGpuKernels& table) {
   try {
@@ -137,6 +141,7 @@ void gemm_by_table(Context& context, const QuantizedGemm& args,
   if (multiprocessors > 0) raw.product.multiprocessors = multiprocessors;
   expect(table.serves(raw), "no kernel of this GPU serves {}", words_of(args));
   raw.product.workspace = gemm_internal::workspace_of(context, table.workspace_bytes);
+  if (leaves_maxima(table, raw)) raw.amax = reinterpret_cast<std::int32_t*>(args.amax_P.data);
   table.multiply(raw);
 }
 
@@ -200,11 +205,15 @@ const GemmQuantizedGpuKernels* choose_kernel(Context& context, const QuantizedGe
   return choose_kernel(tables, raw);
 }
 
-void gemm_on_gpu(Context& context, const QuantizedGemm& args,
+bool gemm_on_gpu(Context& context, const QuantizedGemm& args,
                  const GemmQuantizedGpuKernels* chosen) {
-  if (args.a.columns.padded_size() == 0) return add_nothing(context, args);
+  if (args.a.columns.padded_size() == 0) {
+    add_nothing(context, args);
+    return false;
+  }
   expect(chosen != nullptr, "no kernel of this GPU serves {}", words_of(args));
   gemm_by_table(context, args, *chosen);
+  return leaves_maxima(*chosen, gpu_args(context, args));
 }
 
 }  // namespace gemm_quantized_internal

@@ -25,6 +25,7 @@ struct GemmQuantizedGpuArgs {
   int k_parts;
   std::int64_t k_ends[ScalesGpu::kPartsMax];  ///< of the parts along k, in blocks of 128
   bool precise_sums;
+  std::int32_t* amax;  ///< QuantizedGemm's, where the table leaves it; may be null
 };
 
 /// There may be two: our own, which serves all that training asks for without an epilogue, and the
@@ -34,6 +35,8 @@ struct GemmQuantizedGpuKernels {
   bool (*serves)(const GemmQuantizedGpuArgs&);
   void (*multiply)(const GemmQuantizedGpuArgs&);
   std::size_t workspace_bytes = 0;  ///< GemmGpuArgs::workspace
+  /// Whether its kernel for such a product leaves c's largest magnitudes; null: none does.
+  bool (*leaves_maxima)(const GemmQuantizedGpuArgs&) = nullptr;
 };
 namespace cuda {
 extern const GemmQuantizedGpuKernels gemm_fp8_cublaslt;

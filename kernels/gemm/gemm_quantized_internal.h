@@ -35,7 +35,8 @@ const GemmQuantizedGpuKernels* choose_kernel(Context& context, const QuantizedGe
 
 /// The product by the kernel chosen, of checked arguments with a result that has elements; `then`
 /// is the caller's.
-void gemm_on_gpu(Context& context, const QuantizedGemm& args,
+/// Gives whether it has left args.amax.
+bool gemm_on_gpu(Context& context, const QuantizedGemm& args,
                  const GemmQuantizedGpuKernels* chosen);
 /// The product, then the op that its epilogue stands for; `then` is the caller's.
 void gemm_unfused(Context& context, const QuantizedGemm& args);

@@ -73,11 +73,14 @@ inline constexpr int kTileColumns = E::kTogether ? kGroups<E> * 8 : 64;
 template <class E, int kOutput>
 struct PairSink {
   static constexpr int kWords = E::kTogether ? E::kOutputs : 1;
+  template <int kOther>
+  static constexpr bool kTakes = E::kTogether || kOther == kOutput;
   std::uint32_t (&words)[kWords];
 
+  __device__ __forceinline__ bool has(std::int64_t) const { return true; }
   template <int kOther>
   __device__ __forceinline__ void put(std::int64_t, std::int64_t, float2 value) const {
-    if constexpr (E::kTogether || kOther == kOutput) {
+    if constexpr (kTakes<kOther>) {
       words[E::kTogether ? kOther : 0] = pack(value.x, value.y);
     }
   }
@@ -103,9 +106,9 @@ __device__ __forceinline__ void finish_pair(const E& epilogue, const Sink& sink,
                                             int column, const State& state, const Read& read,
                                             const float* sums) {
   if constexpr (E::kDual) {
-    epilogue(sink, row, column, state, read, {sums[0], sums[1]}, {sums[4], sums[5]});
+    epilogue(sink, row, column, state, read, float2{sums[0], sums[1]}, float2{sums[4], sums[5]});
   } else {
-    epilogue(sink, row, column, state, read, {sums[0], sums[1]});
+    epilogue(sink, row, column, state, read, float2{sums[0], sums[1]});
   }
 }
 

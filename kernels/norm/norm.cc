@@ -4,6 +4,7 @@
 #include "kernels/common/dispatch.h"
 #include "kernels/common/op_work.h"
 #include "kernels/norm/norm_table.h"
+#include "kernels/quantize/quantize_internal.h"
 
 namespace trireme {
 namespace {
@@ -19,12 +20,16 @@ void check_forward(const NormForward& args) {
   const Shape shape = args.x_TC.shape, tokens{shape[0]}, channels{shape[1]};
   check.floating("x", type);
   check.tensor("x", args.x_TC, type, shape);
-  check.tensor("y", args.y_TC, type, shape);
+  const QuantizedView& codes = args.quantized.codes;
+  if (!codes.given() || args.y_TC.given()) check.tensor("y", args.y_TC, type, shape);
   if (args.op == NormOp::kNone) {
     check.absent("weight", args.weight_C, "without a norm");
+    check.absent("codes", codes.codes, "without a norm");
+    check.absent("amax", args.quantized.amax_P, "without a norm");
   } else {
     check.tensor("weight", args.weight_C, type, channels);
     check.tensor("rstd", args.rstd_T, DType::kF32, tokens);
+    quantize_internal::check_output("norm_forward", args.quantized, {type, shape[0], shape[1]});
   }
   if (args.op == NormOp::kLayer) {
     check.tensor("mean", args.mean_T, DType::kF32, tokens);
@@ -38,9 +43,13 @@ void check_forward(const NormForward& args) {
   } else {
     check.absent("sum", args.sum_TC, "without residual");
   }
-  check.disjoint("y", args.y_TC, "x", args.x_TC);
-  check.disjoint("y", args.y_TC, "residual", args.residual_TC);
-  check.disjoint("y", args.y_TC, "sum", args.sum_TC);
+  for (const auto& [name, made] : {std::pair<const char*, ConstTensorView>{"y", args.y_TC},
+                                   {"codes", codes.codes},
+                                   {"scales", codes.scales}}) {
+    check.disjoint(name, made, "x", args.x_TC);
+    check.disjoint(name, made, "residual", args.residual_TC);
+    check.disjoint(name, made, "sum", args.sum_TC);
+  }
   check.same_or_disjoint("sum", args.sum_TC, "x", args.x_TC);
   check.same_or_disjoint("sum", args.sum_TC, "residual", args.residual_TC);
 }
@@ -85,7 +94,8 @@ void check_backward(const NormBackward& args) {
 
 void norm_forward(Context& context, const NormForward& args) {
   const OpSpan span(context.op_trace(), "norm_forward",
-                    {0, bytes_of(args.y_TC, args.sum_TC, args.x_TC, args.residual_TC)});
+                    {0, bytes_of(args.y_TC, args.sum_TC, args.x_TC, args.residual_TC,
+                                 args.quantized.codes.codes, args.quantized.codes.scales)});
   check_forward(args);
   const std::int64_t tokens = args.x_TC.shape[0], channels = args.x_TC.shape[1];
   if (tokens == 0 || channels == 0) return;
@@ -103,7 +113,8 @@ void norm_forward(Context& context, const NormForward& args) {
                              channels,
                              args.eps,
                              args.weight_offset,
-                             args.x_TC.dtype};
+                             args.x_TC.dtype,
+                             quantize_internal::row_codes(args.quantized)};
   const NormKernels& kernels = table(context);
   (layer ? kernels.layer_forward : none ? kernels.none_forward : kernels.rms_forward)(call);
 }

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "device/context.h"
-#include "tensor/tensor_view.h"
+#include "kernels/quantize/quantize.h"
 
 namespace trireme {
 
@@ -23,6 +23,7 @@ enum class NormOp : std::uint8_t { kRms, kLayer, kNone };
 ///   weight, bias          [C]     as y; bias for layer norm only, optional
 ///   mean, rstd            [T]     f32, kept for the backward pass; mean for layer norm only
 /// Without a norm there are no weight, bias, mean and rstd.
+/// `quantized`, of y, is for a norm alone; with its codes y may be left out.
 /// Without residual, sum is not given and s = x. Sums in f32, the variance in two passes.
 /// Deterministic; a token's bits do not depend on the others.
 struct NormForward {
@@ -31,6 +32,7 @@ struct NormForward {
   float weight_offset = 0;
   TensorView y_TC, sum_TC, mean_T, rstd_T;
   ConstTensorView x_TC, residual_TC, weight_C, bias_C;
+  QuantizedOutput quantized = {};
 };
 void norm_forward(Context& context, const NormForward& args);
 

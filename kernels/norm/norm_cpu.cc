@@ -2,6 +2,7 @@
 #include "kernels/common/partial_sums.h"
 #include "kernels/common/simd.h"
 #include "kernels/norm/norm_table.h"
+#include "kernels/quantize/quantize_values.h"
 
 namespace trireme::TRIREME_ISA {
 namespace {
@@ -24,8 +25,9 @@ float inverse_root(float sum_of_squares, std::int64_t channels, double eps) {
       __builtin_sqrt(static_cast<double>(sum_of_squares) / static_cast<double>(channels) + eps));
 }
 
+/// The bits of y's largest magnitude, where something of it is left for a product.
 template <Kind kKind, class T>
-void forward_row(const NormForwardArgs& args, std::int64_t t) {
+std::int32_t forward_row(const NormForwardArgs& args, std::int64_t t) {
   const std::int64_t n = args.channels;
   const T* s = row_of<T>(args.x, t, n);
   if (args.residual != nullptr) {
@@ -53,25 +55,46 @@ void forward_row(const NormForwardArgs& args, std::int64_t t) {
   const T* weight = static_cast<const T*>(args.weight);
   const T* bias = static_cast<const T*>(args.bias);
   const F32 offset = F32::broadcast(args.weight_offset);
+  const auto output = [&](T* to, std::int64_t begin, std::int64_t end) {
+    for_each_vector(begin, end, [&](std::int64_t c, auto lanes) {
+      F32 out = (F32::load(s + c, lanes) - shift) * scale * (F32::load(weight + c, lanes) + offset);
+      if (kKind == Kind::kLayer && bias != nullptr) out = out + F32::load(bias + c, lanes);
+      out.store(to + c - begin, lanes);
+    });
+  };
   T* y = row_of<T>(args.y, t, n);
-  for_each_vector(0, n, [&](std::int64_t c, auto lanes) {
-    F32 out = (F32::load(s + c, lanes) - shift) * scale * (F32::load(weight + c, lanes) + offset);
-    if (kKind == Kind::kLayer && bias != nullptr) out = out + F32::load(bias + c, lanes);
-    out.store(y + c, lanes);
-  });
+  const RowCodes& left = args.quantized;
+  if (left.codes == nullptr) {
+    output(y, 0, n);
+    return left.amax == nullptr ? 0 : max_of_run(y, 0, n);
+  }
+  constexpr std::int64_t kColumns = kBlocksAtOnce * RowCodes::kBlock;
+  std::int32_t most = 0;
+  T part[kColumns];
+  for (std::int64_t c = 0; c < n; c += kColumns) {
+    const std::int64_t end = c + kColumns < n ? c + kColumns : n;
+    T* made = y == nullptr ? part : y + c;
+    output(made, c, end);
+    const std::int64_t at = t * left.width + c;
+    const std::int32_t of_part =
+        encode_blocks(left.codes + at, left.scales + at / RowCodes::kBlock, made, end - c);
+    most = most < of_part ? of_part : most;
+  }
+  return most;
 }
 
 template <Kind kKind>
 void forward(const NormForwardArgs& args) {
   parallel_ranges(args.exec, args.tokens, 4 * args.channels,
                   [&](std::int64_t begin, std::int64_t end) {
+                    std::int32_t most = 0;
                     for (std::int64_t t = begin; t < end; ++t) {
-                      if (args.dtype == DType::kF32) {
-                        forward_row<kKind, float>(args, t);
-                      } else {
-                        forward_row<kKind, BFloat16>(args, t);
-                      }
+                      const std::int32_t of_row = args.dtype == DType::kF32
+                                                      ? forward_row<kKind, float>(args, t)
+                                                      : forward_row<kKind, BFloat16>(args, t);
+                      most = most < of_row ? of_row : most;
                     }
+                    if (args.quantized.amax != nullptr) join_maximum(args.quantized.amax, most);
                   });
 }
 

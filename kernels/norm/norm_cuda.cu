@@ -1,4 +1,5 @@
 #include "kernels/norm/norm_row.cuh"
+#include "kernels/quantize/quantize_rows.cuh"
 
 namespace trireme::cuda {
 namespace {
@@ -63,6 +64,22 @@ struct Partials {
   float of_warp[2][kThreads / 32];
 };
 
+/// amax = max(amax, what each of a row's threads has found), by all of them; `partials` are free.
+template <int kThreads>
+__device__ __forceinline__ void join_maximum(std::int32_t* amax, unsigned order,
+                                             float (&partials)[kThreads / 32]) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2)
+    order = max(order, __shfl_xor_sync(kAllLanes, order, offset));
+  if constexpr (kThreads > 32) {
+    if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = float_of_bits(order);
+    __syncthreads();
+#pragma unroll
+    for (int warp = 0; warp < kThreads / 32; ++warp) order = max(order, bits_of(partials[warp]));
+  }
+  if (threadIdx.x % kThreads == 0) atomicMax(amax, static_cast<std::int32_t>(order >> 1));
+}
+
 /// Threads that a multiprocessor is to hold at least: it limits the registers to 128.
 constexpr int kForwardThreads = 512;
 
@@ -109,15 +126,63 @@ __global__ void __launch_bounds__(RowPlace<kThreads>::kBlock,
   // The bias comes last: it would take registers, and stands in L1 after a block's first row.
   const auto* biases = static_cast<const T*>(args.bias);
   const bool has_bias = kKind == NormKind::kLayer && biases != nullptr;
-  T* y = row_of<T>(args.y, row, n);
-  for_all([&](int v, int c) {
-    const auto bias = has_bias ? load<kWidth>(biases + c) : Vector<T, kWidth>{};
-    store(y + c, output_of<kKind, kWidth>(s[v], mean, rstd, weight[v], args.weight_offset, has_bias,
-                                          bias));
-  });
+  T* y = args.y == nullptr ? nullptr : row_of<T>(args.y, row, n);
+  unsigned order = 0;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int c = (v * kThreads + place.thread) * kWidth;
+    Vector<T, kWidth> out = {};
+    if (c < n) {
+      const auto bias = has_bias ? load<kWidth>(biases + c) : Vector<T, kWidth>{};
+      out =
+          output_of<kKind, kWidth>(s[v], mean, rstd, weight[v], args.weight_offset, has_bias, bias);
+      if (y != nullptr) store(y + c, out);
+    }
+    if constexpr (sizeof(T) == sizeof(bf16)) {
+      if (args.quantized.codes != nullptr) leave_codes<true>(args.quantized, row, c, out);
+    }
+    if (args.quantized.amax != nullptr) order = max(order, order_of(out));
+  }
+  if (args.quantized.amax != nullptr)
+    join_maximum<kThreads>(args.quantized.amax, order, partials[0]);
   if (place.thread == 0) {
     if (kKind == NormKind::kLayer) args.mean[row] = mean;
     args.rstd[row] = rstd;
+  }
+}
+
+/// Eight values as they are loaded by `kWidth`.
+template <int kWidth, class T>
+__device__ __forceinline__ Vector<T, 8> load_eight(const T* from) {
+  if constexpr (kWidth == 8) {
+    return load<8>(from);
+  } else {
+    Vector<T, 8> values;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) values.at[k] = from[k];
+    return values;
+  }
+}
+
+/// The codes of a row that is read again.
+template <NormKind kKind, int kThreads, int kWidth>
+__device__ __forceinline__ void leave_row_codes(const NormForwardArgs& args, const bf16* s,
+                                                std::int64_t row, float mean, float rstd) {
+  const auto *weights = static_cast<const bf16*>(args.weight),
+             *biases = static_cast<const bf16*>(args.bias);
+  const bool has_bias = kKind == NormKind::kLayer && biases != nullptr;
+  const int thread = static_cast<int>(threadIdx.x) % kThreads, lane = thread % 32;
+  for (std::int64_t begin = (thread - lane) * 8; begin < args.quantized.width;
+       begin += kThreads * 8) {
+    const std::int64_t c = begin + lane * 8;
+    Vector<bf16, 8> out = {};
+    if (c < args.channels) {
+      const auto bias = has_bias ? load_eight<kWidth>(biases + c) : Vector<bf16, 8>{};
+      out =
+          output_of<kKind, 8>(load_eight<kWidth>(s + c), mean, rstd,
+                              load_eight<kWidth>(weights + c), args.weight_offset, has_bias, bias);
+    }
+    leave_codes<kWidth == 8>(args.quantized, row, c, out);
   }
 }
 
@@ -172,14 +237,25 @@ __global__ void __launch_bounds__(RowPlace<kThreads>::kBlock)
   const auto *weights = static_cast<const T*>(args.weight),
              *biases = static_cast<const T*>(args.bias);
   const bool has_bias = kKind == NormKind::kLayer && biases != nullptr;
-  T* y = row_of<T>(args.y, row, n);
+  T* y = args.y == nullptr ? nullptr : row_of<T>(args.y, row, n);
+  unsigned order = 0;
   for_all([&](std::int64_t c) { return load<kWidth>(s + c); },
           [&](std::int64_t c, const Group& group) {
             const Group weight = load<kWidth>(weights + c);
             const Group bias = has_bias ? load<kWidth>(biases + c) : Group{};
-            store(y + c, output_of<kKind, kWidth>(group, mean, rstd, weight, args.weight_offset,
-                                                  has_bias, bias));
+            const Group out = output_of<kKind, kWidth>(group, mean, rstd, weight,
+                                                       args.weight_offset, has_bias, bias);
+            if (y != nullptr) store(y + c, out);
+            order = max(order, order_of(out));
           });
+  if constexpr (sizeof(T) == sizeof(bf16)) {
+    if (args.quantized.codes != nullptr) {
+      kThreads == 32 ? __syncwarp() : __syncthreads();  // others have written s
+      leave_row_codes<kKind, kThreads, kWidth>(args, s, row, mean, rstd);
+    }
+  }
+  if (args.quantized.amax != nullptr)
+    join_maximum<kThreads>(args.quantized.amax, order, partials[0]);
   if (place.thread == 0) {
     if (kKind == NormKind::kLayer) args.mean[row] = mean;
     args.rstd[row] = rstd;
@@ -204,8 +280,9 @@ void forward(const NormForwardArgs& args) {
     using T = decltype(type);
     constexpr int kWidth = kWide<T>;
     const std::int64_t n = args.channels;
-    const bool aligned = n % kWidth == 0 && aligned_to_16(args.y, args.sum, args.x, args.residual,
-                                                          args.weight, args.bias);
+    const bool aligned =
+        n % kWidth == 0 && aligned_to_16(args.y, args.sum, args.x, args.residual, args.weight,
+                                         args.bias, args.quantized.codes);
     const std::int64_t vectors = aligned ? n / kWidth : n;
     if (!aligned) {
       if (n <= 1024) return launch_rows<32>(long_forward_kernel<kKind, T, 32, 1>, args);

@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 #include "device/exec.h"
 #include "kernels/common/cpu_tables.h"
+#include "kernels/quantize/quantize_table.h"
 
 namespace trireme {
 
@@ -18,6 +19,7 @@ struct NormForwardArgs {
   double eps;
   float weight_offset;
   DType dtype;
+  RowCodes quantized;  ///< y may be null where it has codes
 };
 
 struct NormBackwardArgs {

@@ -97,6 +97,31 @@ void quantize_internal::check_view(const char* op, const char* name,
   check.tensor(scales.c_str(), view.scales, DType::kF32, scales_shape(view.rows, view.columns));
 }
 
+void quantize_internal::check_output(const char* op, const QuantizedOutput& out,
+                                     const OutputOf& of) {
+  const ArgumentChecker check(op);
+  check.optional("amax", out.amax_P, DType::kI32, {of.parts});
+  if (!out.codes.given()) return;
+  check_view(op, "codes", out.codes);
+  check.that(of.y_type == DType::kBF16, "codes", "are those of bf16 rows");
+  check.that(out.codes.format() == DType::kF8E4M3, "codes", "expected e4m3");
+  check.that(out.codes.padded && of.columns % 8 == 0, "codes",
+             "are not padded, or columns are no multiple of 8");
+  const auto is_whole = [](const ScaleDim& dim, std::int64_t size, std::int64_t block) {
+    return dim.part_count == 1 && dim.size() == size && dim.block == block &&
+           ScaleDim::phase(dim.parts[0], ScaleDim::kAlignment) == 0;
+  };
+  check.that(out.codes.rows.block == 1 && out.codes.rows.size() == of.rows &&
+                 is_whole(out.codes.columns, of.columns, RowCodes::kBlock),
+             "codes", "expected blocks of 1 x 128 of all rows and columns");
+}
+
+RowCodes quantize_internal::row_codes(const QuantizedOutput& out) {
+  return {reinterpret_cast<std::uint8_t*>(out.codes.codes.data), out.codes.scales.as<float>(),
+          out.codes.given() ? out.codes.columns.padded_size() : 0,
+          reinterpret_cast<std::int32_t*>(out.amax_P.data)};
+}
+
 void absolute_max(Context& context, TensorView amax, ConstTensorView x, const ScaleDim& rows,
                   const ScaleDim& columns) {
   const OpSpan span(context.op_trace(), "absolute_max", {0, bytes_of(x, amax, amax)});

@@ -52,6 +52,16 @@ struct QuantizeBoth {
 };
 void quantize_both(Context& context, const QuantizeBoth& args);
 
+/// What an op that makes y [R, C] leaves of it for a product, from the values that it stores, or
+/// would store where y is left out: the bits of a call of quantize, or of absolute_max.
+///   codes  e4m3 in blocks of 1 x 128, padded; of bf16 rows whose C, a multiple of 8, is one part
+///          from the beginning of a block
+///   amax   [P] i32, as absolute_max has it: of P equal parts of the columns
+struct QuantizedOutput {
+  QuantizedView codes = {};
+  TensorView amax_P = {};
+};
+
 /// scales = 1 / s for amaxes of any shape, in whose place they may be written.
 void scales_of(Context& context, TensorView scales, ConstTensorView amax, DType format);
 

@@ -2,6 +2,7 @@
 #include "kernels/common/simd.h"
 #include "kernels/common/transpose_bytes.h"
 #include "kernels/quantize/quantize_table.h"
+#include "kernels/quantize/quantize_values.h"
 
 namespace trireme::TRIREME_ISA {
 namespace {
@@ -69,20 +70,6 @@ TRIREME_INLINE void parallel_row_blocks(const Exec& exec, const QuantizedDim& ro
 
 // ---- maxima ----
 
-template <class T>
-TRIREME_INLINE std::int32_t max_of_run(const T* x, std::int64_t begin, std::int64_t end) {
-  constexpr std::int64_t kWidth = F32::kWidth;
-  F32 most[2] = {F32::zero(), F32::zero()};
-  std::int64_t c = begin;
-  for (; c + 2 * kWidth <= end; c += 2 * kWidth) {
-    for (int i = 0; i < 2; ++i) most[i] = max_bits(most[i], abs(F32::load(x + c + i * kWidth)));
-  }
-  for_each_vector(c, end, [&](std::int64_t at, auto lanes) {
-    most[0] = max_bits(most[0], abs(F32::load(x + at, lanes)));
-  });
-  return reduce_max_bits(max_bits(most[0], most[1]));
-}
-
 /// amax, one for each column, of one more row.
 template <class T>
 TRIREME_INLINE void max_by_columns(std::int32_t* amax, const T* x, std::int64_t count) {
@@ -145,29 +132,6 @@ void absolute_max(const AbsoluteMaxArgs& args) {
 }
 
 // ---- scales ----
-
-struct Scale {
-  F32 factor, scale;
-};
-TRIREME_INLINE Scale scale_of(F32 amax, F32 largest) {
-  const F32 one = F32::broadcast(1), infinity = F32::broadcast(__builtin_inff());
-  const F32 most = F32::broadcast(__FLT_MAX__);
-  const Mask not_finite = is_nan(amax) | (amax == infinity);
-  F32 factor = min(largest / amax, most);  // of 0: replaced
-  factor = select(not_finite | (amax == F32::zero()), one, factor);
-  return {factor, select(not_finite, F32::broadcast(__builtin_nanf("")), one / factor)};
-}
-
-/// factors, scales (either may be null) of amax.
-void scales_of_run(float* factors, float* scales, const std::int32_t* amax, std::int64_t count,
-                   float largest) {
-  const float* most = reinterpret_cast<const float*>(amax);
-  for_each_vector(0, count, [&](std::int64_t i, auto lanes) {
-    const Scale of = scale_of(F32::load(most + i, lanes), F32::broadcast(largest));
-    if (factors != nullptr) of.factor.store(factors + i, lanes);
-    if (scales != nullptr) of.scale.store(scales + i, lanes);
-  });
-}
 
 void scales(const ScalesArgs& args) {
   const float largest = largest_of_f8(args.format);

@@ -113,6 +113,15 @@ struct JoinMaximaArgs {
   std::int64_t count, parts;
 };
 
+/// Where an op leaves what QuantizedOutput says of the rows that it makes; null: not wanted.
+struct RowCodes {
+  static constexpr std::int64_t kBlock = 128;
+  std::uint8_t* codes;
+  float* scales;
+  std::int64_t width;  ///< of a row of codes: whole blocks
+  std::int32_t* amax;
+};
+
 struct QuantizeKernels {
   void (*absolute_max)(const AbsoluteMaxArgs&);
   void (*scales)(const ScalesArgs&);

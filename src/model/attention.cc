@@ -254,7 +254,7 @@ namespace {
 
 /// q, k and v as attention reads them, from n.
 void project_heads(const LayerPass& pass, const AttentionWeights& weights,
-                   const AttentionActivations& acts, TensorView n_TC) {
+                   const AttentionActivations& acts, const NormedRows& n) {
   const bool normed = norms_projections(pass), summed = normed && pass.tensor.extent() > 1;
   const auto rotate = [&](Context& of, std::int64_t first, std::int64_t count) {
     if (normed) add_up_squares(of, pass, acts, {first, count});
@@ -262,7 +262,7 @@ void project_heads(const LayerPass& pass, const AttentionWeights& weights,
   };
   LinearEpilogue rotated;
   rotated.then = rotate;
-  column_parallel_forward(pass, acts.in_TX, n_TC, weights.in, rotated);
+  column_parallel_forward(pass, acts.in_TX, n, weights.in, rotated);
   if (summed) {
     pass.tensor.sum(acts.squares_2T);
     rotate_rows(pass.context, pass, weights, acts, {0, acts.in_TX.shape[0]});
@@ -278,12 +278,12 @@ HeadsView values_of(const TensorView& x_TX, const AttentionConfig& config) {
 
 void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
                     const AttentionActivations& acts, const AttentionForwardScratch& scratch,
-                    TensorView n_TC, const KvCache* cache) {
+                    const NormedRows& n, const KvCache* cache) {
   const AttentionConfig& config = pass.config.attention;
   if (config.latent) {
-    latent_forward(pass, weights, acts, scratch.latent, n_TC, heads_for(cache));
+    latent_forward(pass, weights, acts, scratch.latent, n.n_TC, heads_for(cache));
   } else {
-    project_heads(pass, weights, acts, n_TC);
+    project_heads(pass, weights, acts, n);
   }
   const QkvHeads<std::byte> heads = attention_heads(acts, config);
   AttentionForward args;

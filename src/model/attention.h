@@ -63,7 +63,8 @@ struct AttentionActivations : BranchActivations {
     const AttentionConfig& config = shape.config.attention;
     const AdapterRanks& ranks = shape.config.adapters;
     return {config.latent ? shape.residual(config.in_size()) : shape.wide(config.in_size()),
-            ranks.attention_in, ranks.attention_out};
+            ranks.attention_in, ranks.attention_out,
+            shape.maxima && shape.config.norm_before() && !config.latent, shape.maxima};
   }
 };
 
@@ -137,7 +138,7 @@ struct KvCache {
 /// From n, gathered on the way, to a. With a cache, the tokens are its.
 void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
                     const AttentionActivations& acts, const AttentionForwardScratch& scratch,
-                    TensorView n_TC, const KvCache* cache);
+                    const NormedRows& n, const KvCache* cache);
 /// Selective recomputation: q, k (and v) as attention reads them, again.
 void recompute_heads(const LayerPass& pass, const AttentionWeights& weights,
                      const AttentionActivations& acts, const AttentionForwardScratch& scratch);

@@ -13,8 +13,8 @@ BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& param
           weights_of(lease, params.experts)};
 }
 
-BlockWeights with_adapters(BlockWeights weights, const BlockActivations& acts,
-                           const BlockGradients* gradients) {
+BlockWeights with_kept(BlockWeights weights, const BlockActivations& acts,
+                       const BlockGradients* gradients) {
   const auto leave = [](LinearWeights& of, const AdapterRows& rows, const TensorView& du_TR) {
     if (of.adapter.given()) of.adapter.rows_of = with_gradient(rows, du_TR);
   };
@@ -25,6 +25,11 @@ BlockWeights with_adapters(BlockWeights weights, const BlockActivations& acts,
   leave(weights.attention.out, acts.attention.out_adapter, left.attention.out_du_TR);
   leave(weights.mlp.in, acts.mlp.in_adapter, left.mlp.in_du_TR);
   leave(weights.mlp.out, acts.mlp.out_adapter, left.mlp.out_du_TR);
+  weights.attention.in.x_amax_1 = acts.attention.in_amax_1;
+  weights.attention.out.x_amax_1 = acts.attention.out_amax_1;
+  weights.mlp.in.x_amax_1 = acts.mlp.in_amax_1;
+  weights.mlp.out.x_amax_1 = acts.mlp.out_amax_1;
+  weights.mlp.in.dy_amax_P = left.mlp.din_amax_P;
   return weights;
 }
 
@@ -155,6 +160,8 @@ NormForward rows_of(NormForward norm, std::int64_t first, std::int64_t count) {
   cut(norm.rstd_T);
   cut(norm.x_TC);
   cut(norm.residual_TC);
+  QuantizedView& codes = norm.quantized.codes;
+  if (codes.given()) codes = rows_of(codes, first, count);
   return norm;
 }
 
@@ -224,7 +231,7 @@ void experts_to_activation(const LayerPass& pass, const BlockWeights& weights,
       shared_gate_forward(pass, weights.experts, acts.experts, scratch.n_TC);
       weighted_glu_forward(pass.context, scratch.act_TF, shared_glu(pass, acts));
     } else {
-      mlp_forward(pass, weights.mlp, acts.mlp, scratch.n_TC, scratch.act_TF);
+      mlp_forward(pass, weights.mlp, acts.mlp, {scratch.n_TC}, scratch.act_TF);
     }
   }
   experts.first_product(scratch.n_TC);
@@ -252,15 +259,22 @@ struct LayerStart {
   ExpertsForward::Count counts = ExpertsForward::Count::kNo;
 };
 
+/// Before the norm, which may make rows in parts.
+void clear_maximum(const LayerPass& pass, const NormedRows& n) {
+  if (n.quantized.amax_P.given()) clear(pass.context, n.quantized.amax_P);
+}
+
 /// Everything up to the MLP's activation h, in scratch.act.
 void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
                            const BlockActivations& acts, const BlockForwardScratch& scratch,
                            const LayerStart& start = {}) {
   const NormConfig& config = pass.config.norm;
-  const TensorView n_SC = pass.tensor.residual_rows(scratch.n_TC);
+  NormedRows n{scratch.n_TC};
+  if (!pass.config.attention.latent) n = normed_rows(pass, scratch.n_TC, weights.attention.in);
   const TensorView branch_SC = pass.tensor.residual_rows(scratch.branch_TC);
-  NormForward norm = forward_of(config, weights.attention.norm, acts.attention.norm);
-  norm.y_TC = n_SC;
+  NormForward norm =
+      making(n, pass.tensor, forward_of(config, weights.attention.norm, acts.attention.norm));
+  clear_maximum(pass, n);
   norm.x_TC = branch_SC;
   norm.residual_TC = start.residual_TC;
   if (!start.residual_TC.given()) {
@@ -268,11 +282,13 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
     norm.sum_TC = {};
   }
   norm_forward(pass.context, norm);
-  attend_forward(pass, weights.attention, acts.attention, scratch.attention, scratch.n_TC,
-                 start.cache);
+  attend_forward(pass, weights.attention, acts.attention, scratch.attention, n, start.cache);
+  find_maximum(pass, acts.attention.attended_TX, weights.attention.out);
 
-  norm = forward_of(config, weights.mlp.norm, acts.mlp.norm);
-  norm.y_TC = n_SC;
+  n = {scratch.n_TC};
+  if (!pass.config.experts) n = normed_rows(pass, scratch.n_TC, weights.mlp.in);
+  norm = making(n, pass.tensor, forward_of(config, weights.mlp.norm, acts.mlp.norm));
+  clear_maximum(pass, n);
   norm.x_TC = branch_SC;
   norm.residual_TC = acts.attention.norm.s_TC;
   const auto norm_rows = [&](Context& of, std::int64_t first, std::int64_t count) {
@@ -281,7 +297,7 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
   leave_branch(pass, weights.attention, acts.attention, scratch, acts.attention.attended_TX,
                norm_rows);
   if (pass.config.experts) return experts_to_activation(pass, weights, acts, scratch, start.counts);
-  mlp_forward(pass, weights.mlp, acts.mlp, scratch.n_TC, scratch.act_TF);
+  mlp_forward(pass, weights.mlp, acts.mlp, n, scratch.act_TF);
 }
 
 }  // namespace

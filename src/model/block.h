@@ -19,9 +19,10 @@ struct BlockWeights {
   ExpertsWeights experts;
 };
 BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& params);
-/// `weights` whose adapters leave what backward reads in `acts`, and what W reads in `gradients`.
-BlockWeights with_adapters(BlockWeights weights, const BlockActivations& acts,
-                           const BlockGradients* gradients = nullptr);
+/// `weights` whose adapters leave what backward reads in `acts`, and what W reads in `gradients`;
+/// maxima of what products in fp8 read are left in `acts` too.
+BlockWeights with_kept(BlockWeights weights, const BlockActivations& acts,
+                       const BlockGradients* gradients = nullptr);
 /// The gains of adapters with magnitudes, as the weights stand. Their rows of W, which the tensor
 /// axis cuts, are met whole.
 struct GainsPass {

@@ -1,5 +1,6 @@
 #include "model/branch.h"
 
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/gelu/gelu.h"
 #include "kernels/glu/glu.h"
 #include "kernels/magnitude/magnitude.h"
@@ -68,17 +69,32 @@ BranchWeights weights_of(const ParamStore::Lease& lease, const BranchParams& par
           weights_of(lease, params.in), weights_of(lease, params.out)};
 }
 
-void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView x_TC,
+NormedRows normed_rows(const LayerPass& pass, TensorView n_TC, const LinearWeights& in) {
+  const bool quantises = pass.fp8 != nullptr && in.fp8 != nullptr && !in.adapter.given();
+  if (!quantises || !pass.config.norm_before()) return {n_TC};
+  return pass.fp8->normed_rows(n_TC, in);
+}
+
+NormForward making(const NormedRows& n, const TensorAxis& tensor, NormForward norm) {
+  norm.quantized.amax_P = n.quantized.amax_P;
+  const QuantizedView& codes = n.quantized.codes;
+  const TensorAxis::Rows own = tensor.residual_range(n.n_TC.shape[0]);
+  if (codes.given())
+    norm.quantized.codes = rows_of(codes, own.first, own.count);
+  else
+    norm.y_TC = n.n_TC.rows(own.first, own.count);
+  return norm;
+}
+
+void column_parallel_forward(const LayerPass& pass, TensorView y_TN, const NormedRows& x,
                              const LinearWeights& weights, const LinearEpilogue& epilogue) {
+  const TensorView& x_TC = x.n_TC;
   if (weights.fp8 != nullptr && weights.adapter.given()) {
     pass.tensor.start_all_gather(x_TC).wait();  // adapters read rows, not codes
     return pass.linear_forward(y_TN, x_TC, weights, epilogue);
   }
-  if (weights.fp8 != nullptr && pass.fp8 != nullptr) {
-    if (pass.tensor.residual_tokens(x_TC.shape[0]) < x_TC.shape[0])
-      return pass.fp8->forward_gathered(y_TN, x_TC, weights, epilogue);
-    return pass.linear_forward(y_TN, x_TC, weights, epilogue);  // a scale is that of all rows
-  }
+  if (weights.fp8 != nullptr && pass.fp8 != nullptr)
+    return pass.fp8->forward_gathered(y_TN, x, weights, epilogue);
   const LinearWeights of_parts = pass.for_parts(weights);
   pass.tensor.use_gathered(
       x_TC, pass.tensor.start_all_gather(x_TC), [&](std::int64_t first, std::int64_t count) {
@@ -94,9 +110,23 @@ void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView 
 
 void column_parallel_forward_and_keep(const LayerPass& pass, TensorView y_TN, TensorView x_TC,
                                       const LinearWeights& weights) {
-  if (weights.fp8 == nullptr) return column_parallel_forward(pass, y_TN, x_TC, weights);
+  if (weights.fp8 == nullptr) return column_parallel_forward(pass, y_TN, {x_TC}, weights);
   pass.tensor.start_all_gather(x_TC).wait();
   pass.linear_forward(y_TN, x_TC, weights);
+}
+
+TensorView cleared_maxima(const LayerPass& pass, const LinearWeights& product,
+                          const TensorView& amax_P) {
+  if (pass.fp8 == nullptr || product.fp8 == nullptr || !amax_P.given()) return {};
+  clear(pass.context, amax_P);
+  return amax_P;
+}
+
+void find_maximum(const LayerPass& pass, ConstTensorView x_TN, const LinearWeights& weights) {
+  const TensorView amax_1 = cleared_maxima(pass, weights, weights.x_amax_1);
+  if (amax_1.given())
+    absolute_max(pass.context, amax_1.reshape({1, 1}), x_TN, ScaleDim(x_TN.shape[0], 0),
+                 ScaleDim(x_TN.shape[1], 0));
 }
 
 void row_parallel_forward(const LayerPass& pass, TensorView y_TC, ConstTensorView x_TN,

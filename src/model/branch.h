@@ -106,6 +106,8 @@ BranchWeights weights_of(const ParamStore::Lease& lease, const BranchParams& par
 struct BranchSizes {
   TensorSize in;
   std::int64_t in_ranks = 0, out_ranks = 0;
+  bool in_maximum = false, out_maximum = false;  ///< LinearWeights::x_amax_1
+  std::int64_t in_gradient_maxima = 0;           ///< of the first's dy_amax_P
 };
 
 /// What backward reads of the forward pass. n and the last product's input are recomputed.
@@ -114,6 +116,7 @@ struct BranchActivations {
   NormActivations post_norm;  ///< with f(n) as its input
   TensorView in_TX;           ///< of the first product
   AdapterRows in_adapter, out_adapter;
+  TensorView in_amax_1, out_amax_1;  ///< of n and of what the last product reads
 
   /// `visit(size, recomputed, view...)` of each, for the same of every `of`.
   template <class Visit, class... Of>
@@ -136,6 +139,8 @@ struct BranchActivations {
       visit(shape.wide(shape.hidden), false, of.out_adapter.v_TN...);
       visit(adapter_gain_rows(shape.hidden), false, of.out_adapter.gains_3N...);
     }
+    if (sizes.in_maximum) visit(LayerShape::maxima_of(1), full, of.in_amax_1...);
+    if (sizes.out_maximum) visit(LayerShape::maxima_of(1), full, of.out_amax_1...);
     if (!shape.config.norm_after()) return;
     visit(shape.residual(), full, of.post_norm.s_TC...);
     NormActivations::each_statistic(shape, statistic, of.post_norm...);
@@ -145,6 +150,8 @@ struct BranchActivations {
   static void each_of_weight(const LayerShape& shape, const BranchSizes& sizes, const Visit& visit,
                              Of&... of) {
     if (shape.magnitudes && sizes.in_ranks > 0) visit(sizes.in, of.in_adapter.v_TN...);
+    if (sizes.in_maximum) visit(LayerShape::maxima_of(1), of.in_amax_1...);
+    if (sizes.out_maximum) visit(LayerShape::maxima_of(1), of.out_amax_1...);
   }
 };
 
@@ -153,7 +160,8 @@ struct BranchGradients {
   TensorView dy_TC;    ///< of the residual stream behind the branch
   TensorView dout_TC;  ///< of f(n), where y is its norm; else not given, as it is dy
   TensorView din_TX;
-  TensorView n_TC;                 ///< its gradient before that
+  TensorView n_TC;  ///< its gradient before that
+  TensorView din_amax_P;
   TensorView in_du_TR, out_du_TR;  ///< of adapters (AdapterRows)
   NormGradients norm, post_norm;   ///< given where B and W are apart
 
@@ -167,6 +175,8 @@ struct BranchGradients {
     const TensorSize& in = sizes.in;
     if (sizes.in_ranks > 0) own(adapter_rows(in, sizes.in_ranks), of.in_du_TR);
     if (sizes.out_ranks > 0) own(shape.wide(sizes.out_ranks), of.out_du_TR);
+    if (sizes.in_gradient_maxima > 0)
+      own(LayerShape::maxima_of(sizes.in_gradient_maxima), of.din_amax_P);
     const TensorSize n = shape.wide(shape.hidden);
     shape.exchanges() ? exchanged(in, of.din_TX, acts.in_TX...) : own(in, of.din_TX);
     shape.exchanges_residual() ? exchanged(n, of.n_TC, acts.norm.s_TC...) : own(n, of.n_TC);
@@ -180,8 +190,12 @@ struct BranchGradients {
   }
 };
 
+/// n of a branch where its first product alone reads it (Fp8Products::normed_rows).
+NormedRows normed_rows(const LayerPass& pass, TensorView n_TC, const LinearWeights& in);
+/// To make its residual rows.
+NormForward making(const NormedRows& n, const TensorAxis& tensor, NormForward norm);
 /// Column-parallel: y = x W + b, where x is gathered from the residual rows.
-void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView x_TC,
+void column_parallel_forward(const LayerPass& pass, TensorView y_TN, const NormedRows& x,
                              const LinearWeights& weights, const LinearEpilogue& epilogue = {});
 /// The same where others read x too: its rows are all here afterwards, also in fp8, for which they
 /// travel as codes otherwise.
@@ -191,6 +205,20 @@ void column_parallel_forward_and_keep(const LayerPass& pass, TensorView y_TN, Te
 /// by way of memory as large as y. `then` is done with the residual rows.
 void row_parallel_forward(const LayerPass& pass, TensorView y_TC, ConstTensorView x_TN,
                           LinearWeights weights, TensorView scratch_TC, RowsFunction then = {});
+
+/// `amax`, which is kept where a product in fp8 reads it, cleared for what finds it; not given
+/// where the product is no such one.
+TensorView cleared_maxima(const LayerPass& pass, const LinearWeights& product,
+                          const TensorView& amax_P);
+/// Of what a product reads, where it is kept and no op that makes that leaves it.
+void find_maximum(const LayerPass& pass, ConstTensorView x_TN, const LinearWeights& weights);
+
+inline LinearGradients with_maxima(LinearGradients gradients, const TensorView& x_amax_1,
+                                   const TensorView& dy_amax_P = {}) {
+  gradients.x_amax_1 = x_amax_1;
+  gradients.dy_amax_P = dy_amax_P;
+  return gradients;
+}
 
 /// What a step of a backward pass makes of a product.
 enum class Halves : std::uint8_t { kInput, kBoth };
@@ -206,10 +234,13 @@ struct BranchBackward {
   const Left& left;
 
   [[nodiscard]] LinearGradients gradients_of_in() const {
-    return gradients_of(sink, params.in, with_gradient(acts.in_adapter, left.in_du_TR));
+    return with_maxima(gradients_of(sink, params.in, with_gradient(acts.in_adapter, left.in_du_TR)),
+                       acts.in_amax_1, left.din_amax_P);
   }
   [[nodiscard]] LinearGradients gradients_of_out() const {
-    return gradients_of(sink, params.out, with_gradient(acts.out_adapter, left.out_du_TR));
+    return with_maxima(
+        gradients_of(sink, params.out, with_gradient(acts.out_adapter, left.out_du_TR)),
+        acts.out_amax_1);
   }
   /// From dy to the gradient of the last product, which is then gathered.
   [[nodiscard]] Pending start(const BranchWeights& weights) const {

@@ -10,6 +10,12 @@
 
 namespace trireme {
 
+QuantizedView rows_of(const QuantizedView& of, std::int64_t first, std::int64_t count) {
+  const bool alone = of.rows.block == 1;
+  return {of.codes.rows(first, count), alone ? of.scales.rows(first, count) : of.scales,
+          ScaleDim(count, of.rows.block), of.columns, of.padded};
+}
+
 namespace {
 
 constexpr std::int64_t kBlock = fp8_block(Fp8Recipe::kBlock);
@@ -25,6 +31,7 @@ QuantizedGemm product_with(const LinearEpilogue& epilogue) {
   args.operand = epilogue.operand;
   args.saved = epilogue.saved;
   args.then = epilogue.then;
+  args.amax_P = epilogue.amax_P;
   return args;
 }
 
@@ -39,52 +46,59 @@ class Fp8Products::Operands {
   Operands(const Operands&) = delete;
   Operands& operator=(const Operands&) = delete;
 
+  /// x and, where what made it has left them, its largest magnitudes on this rank or on all.
+  struct Found {
+    ConstTensorView x_TC;
+    TensorView amax_P = {};
+  };
   /// x as it is multiplied along its columns.
-  QuantizedView rows(ConstTensorView x_TC, const ScaleDim& columns, const TensorCut& cut,
-                     DType format) {
-    const Dims dims = dims_of_rows(x_TC, columns);
+  QuantizedView rows(const Found& x, const ScaleDim& columns, const TensorCut& cut, DType format) {
+    const Dims dims = dims_of_rows(x.x_TC, columns);
     const bool joined = cut_crosses_blocks(cut, of_.tensor.extent(), dims.columns.block);
-    return quantized(x_TC, dims, Transpose::kNo, format, joined);
+    return quantized(x, dims, Transpose::kNo, format, joined);
   }
   /// Both of these; x^T stands first.
-  std::pair<QuantizedView, Turned> rows_and_columns(ConstTensorView x_TC, const ScaleDim& columns,
+  std::pair<QuantizedView, Turned> rows_and_columns(const Found& x, const ScaleDim& columns,
                                                     const TensorCut& cut, DType format) {
-    const Dims along = dims_of_rows(x_TC, columns), across = dims_of_columns(x_TC, columns);
+    const Dims along = dims_of_rows(x.x_TC, columns), across = dims_of_columns(x.x_TC, columns);
     QuantizeBoth args;
     args.across = take(across.columns, across.rows, format);
     const ArenaCursor behind = arena_;
     args.along = take(along.rows, along.columns, format);
-    args.x = x_TC;
-    if (cut_crosses_blocks(cut, of_.tensor.extent(), along.columns.block))
-      args.along_amax = joined_maxima(x_TC, along);
+    args.x = x.x_TC;
+    args.along_amax =
+        maxima(x, along, cut_crosses_blocks(cut, of_.tensor.extent(), along.columns.block));
     if (!blocks()) args.across_amax = args.along_amax;
     quantize_both(of_.context, args);
     return {args.along, {args.across, behind}};
   }
-  /// The same from residual rows, of which each rank quantises its own.
-  QuantizedView gathered_rows(TensorView x_TC, const ScaleDim& columns, DType format) {
-    const bool blocks = of_.precision.recipe == Fp8Recipe::kBlock;
-    const ScaleDim along = columns.with_block(fp8_block(of_.precision.recipe));
-    const std::int64_t tokens = x_TC.shape[0], block = blocks ? 1 : 0;
-    const TensorAxis::Rows own = of_.tensor.residual_range(tokens);
-    const QuantizedView out = take({tokens, block}, along, format);
-    const ScaleDim rows{own.count, block};
-    const TensorView scales = blocks ? out.scales.rows(own.first, own.count) : out.scales;
-    Quantize args;
-    args.out = {out.codes.rows(own.first, own.count), scales, rows, along, true};
-    args.x = of_.tensor.residual_rows(x_TC);
-    if (!blocks) args.amax = joined_maxima(args.x, {rows, along});
-    quantize(of_.context, args);
+  /// The same from residual rows, of which each rank quantises its own, if its norm has not.
+  QuantizedView gathered_rows(const NormedRows& n, const ScaleDim& columns) {
+    const Dims dims = dims_of_rows(n.n_TC, columns);
+    const bool made = n.quantized.codes.given();
+    const QuantizedView out =
+        made ? n.quantized.codes : take(dims.rows, dims.columns, DType::kF8E4M3);
+    const TensorAxis::Rows own = of_.tensor.residual_range(n.n_TC.shape[0]);
+    const bool gathers = own.count < n.n_TC.shape[0];
+    if (!made) {
+      Quantize args;
+      args.out = rows_of(out, own.first, own.count);
+      args.x = of_.tensor.residual_rows(n.n_TC);
+      args.amax =
+          maxima({args.x, n.quantized.amax_P}, {args.out.rows, dims.columns}, gathers && !blocks());
+      quantize(of_.context, args);
+    }
+    if (!gathers) return out;
     of_.tensor.all_gather(out.codes);
-    if (blocks) of_.tensor.all_gather(out.scales);
+    if (blocks()) of_.tensor.all_gather(out.scales);
     return out;
   }
   /// x^T, which is multiplied along x's rows.
-  QuantizedView columns(ConstTensorView x_TC, const ScaleDim& columns, const TensorCut& cut,
+  QuantizedView columns(const Found& x, const ScaleDim& columns, const TensorCut& cut,
                         DType format) {
-    const Dims dims = dims_of_columns(x_TC, columns);
+    const Dims dims = dims_of_columns(x.x_TC, columns);
     const bool joined = !blocks() && cut_crosses_blocks(cut, of_.tensor.extent(), 0);
-    return quantized(x_TC, dims, Transpose::kYes, format, joined);
+    return quantized(x, dims, Transpose::kYes, format, joined);
   }
   /// A weight, or its transpose, as it is multiplied along the columns of that.
   ConstQuantizedView weight(const LinearWeights& weights, Transpose transpose) {
@@ -118,28 +132,38 @@ class Fp8Products::Operands {
            arena_.bytes(), of_.scratch.memory.bytes());
   }
 
-  QuantizedView quantized(ConstTensorView x, const Dims& dims, Transpose transpose, DType format,
+  QuantizedView quantized(const Found& x, const Dims& dims, Transpose transpose, DType format,
                           bool joined) {
     const bool turned = transpose == Transpose::kYes;
     Quantize args;
     args.out = take(turned ? dims.columns : dims.rows, turned ? dims.rows : dims.columns, format);
-    args.x = x;
+    args.x = x.x_TC;
     args.transpose = transpose;
-    if (joined) args.amax = joined_maxima(x, dims);
+    args.amax = maxima(x, dims, joined);
     quantize(of_.context, args);
     return args.out;
   }
 
+  /// Not given where `quantize` finds them.
+  ConstTensorView maxima(const Found& x, const Dims& dims, bool joined) {
+    if (joined) return joined_maxima(x, dims);
+    return x.amax_P.given() ? x.amax_P.reshape({1, x.amax_P.count()}) : ConstTensorView();
+  }
+
   /// The largest magnitudes of blocks that several tensor-parallel ranks have parts of: columns, or
-  /// residual rows.
-  TensorView joined_maxima(ConstTensorView x, const Dims& dims) {
+  /// residual rows. Those that are found become those of all ranks.
+  TensorView joined_maxima(const Found& x, const Dims& dims) {
     const std::int64_t rows = dims.rows.blocks(), all = dims.columns.all_blocks();
     const std::int64_t ranks = of_.tensor.extent();
-    const TensorView amax = arena_.take(DType::kI32, {rows, dims.columns.blocks()});
+    const Shape shape{rows, dims.columns.blocks()};
+    const bool found = x.amax_P.given();
+    const TensorView amax = found ? x.amax_P.reshape(shape) : arena_.take(DType::kI32, shape);
     const TensorView parts = arena_.take(DType::kI32, {ranks, rows * all});
     check();
-    clear(of_.context, amax);
-    absolute_max(of_.context, amax, x, dims.rows, dims.columns);
+    if (!found) {
+      clear(of_.context, amax);
+      absolute_max(of_.context, amax, x.x_TC, dims.rows, dims.columns);
+    }
     const TensorView mine = parts.rows(of_.tensor.rank().index, 1).reshape({rows, all});
     clear(of_.context, mine);
     const auto each_part = [&](const auto& f) {
@@ -253,15 +277,29 @@ void Fp8Products::forward(TensorView y_TN, ConstTensorView x_TK, const LinearWei
                           const LinearEpilogue& epilogue) const {
   Operands operands(*this);
   const Fp8Columns& columns = *weights.fp8;
-  forward(y_TN, operands.rows(x_TK, columns.in, columns.in_cut, DType::kF8E4M3), operands, weights,
-          epilogue);
+  const ConstQuantizedView x =
+      operands.rows({x_TK, weights.x_amax_1}, columns.in, columns.in_cut, DType::kF8E4M3);
+  forward(y_TN, x, operands, weights, epilogue);
 }
 
-void Fp8Products::forward_gathered(TensorView y_TN, TensorView x_TK, const LinearWeights& weights,
+void Fp8Products::forward_gathered(TensorView y_TN, const NormedRows& n,
+                                   const LinearWeights& weights,
                                    const LinearEpilogue& epilogue) const {
   Operands operands(*this);
-  forward(y_TN, operands.gathered_rows(x_TK, weights.fp8->in, DType::kF8E4M3), operands, weights,
-          epilogue);
+  forward(y_TN, operands.gathered_rows(n, weights.fp8->in), operands, weights, epilogue);
+}
+
+NormedRows Fp8Products::normed_rows(TensorView n_TC, const LinearWeights& weights) const {
+  NormedRows n{n_TC};
+  const ScaleDim rows(n_TC.shape[0], 1), columns = weights.fp8->in.with_block(kBlock);
+  const bool one = columns.part_count == 1 && ScaleDim::phase(columns.parts[0], kBlock) == 0;
+  n.quantized.amax_P = weights.x_amax_1;
+  if (precision.recipe != Fp8Recipe::kBlock || !one) return n;
+  ArenaCursor arena(n_TC.data);
+  const TensorView codes = arena.take(DType::kF8E4M3, codes_shape(rows, columns, true));
+  const TensorView scales = arena.take(DType::kF32, scales_shape(rows, columns));
+  if (arena.bytes() <= n_TC.bytes()) n.quantized.codes = {codes, scales, rows, columns, true};
+  return n;
 }
 
 void Fp8Products::forward(TensorView y_TN, const ConstQuantizedView& x, Operands& operands,
@@ -292,8 +330,10 @@ void Fp8Products::backward_input(TensorView dx_TK, ConstTensorView dy_TN,
                                  const LinearEpilogue& epilogue) const {
   Operands operands(*this);
   const Fp8Columns& columns = *weights.fp8;
-  backward_input(dx_TK, operands.rows(dy_TN, columns.out, columns.out_cut, precision.gradients),
-                 operands, weights, epilogue);
+  backward_input(
+      dx_TK,
+      operands.rows({dy_TN, weights.dy_amax_P}, columns.out, columns.out_cut, precision.gradients),
+      operands, weights, epilogue);
 }
 
 Fp8Products::Turned Fp8Products::backward_input_and_turn(TensorView dx_TK, ConstTensorView dy_TN,
@@ -306,8 +346,8 @@ Fp8Products::Turned Fp8Products::backward_input_and_turn(TensorView dx_TK, Const
     return {{}, operands.arena()};
   }
   const Fp8Columns& columns = *weights.fp8;
-  const auto [dy, turned] =
-      operands.rows_and_columns(dy_TN, columns.out, columns.out_cut, precision.gradients);
+  const auto [dy, turned] = operands.rows_and_columns({dy_TN, weights.dy_amax_P}, columns.out,
+                                                      columns.out_cut, precision.gradients);
   backward_input(dx_TK, dy, operands, weights, epilogue);
   return turned;
 }
@@ -316,8 +356,8 @@ void Fp8Products::backward_weight(const LinearGradients& gradients, const Turned
                                   ConstTensorView x_TK) const {
   if (!turned.dy.given()) return;
   Operands operands(*this, turned.behind);
-  const ConstQuantizedView x =
-      operands.columns(x_TK, gradients.fp8->in, gradients.fp8->in_cut, DType::kF8E4M3);
+  const ConstQuantizedView x = operands.columns({x_TK, gradients.x_amax_1}, gradients.fp8->in,
+                                                gradients.fp8->in_cut, DType::kF8E4M3);
   QuantizedGemm args;
   args.c_MN = gradients.weight.gradient;
   args.a = gradients.in_out ? x : turned.dy;
@@ -336,8 +376,8 @@ void Fp8Products::backward_weight(const LinearGradients& gradients, ConstTensorV
   if (gradients.weight.gradient.given()) {
     Operands operands(*this);
     const Fp8Columns& columns = *gradients.fp8;
-    const ConstQuantizedView dy =
-        operands.columns(dy_TN, columns.out, columns.out_cut, precision.gradients);
+    const ConstQuantizedView dy = operands.columns({dy_TN, gradients.dy_amax_P}, columns.out,
+                                                   columns.out_cut, precision.gradients);
     backward_weight(gradients, {dy, operands.arena()}, x_TK);
   }
   add_bias(gradients, dy_TN);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "config/run_config.h"
+#include "kernels/quantize/quantize.h"
 #include "model/linear.h"
 #include "parallel/tensor_axis.h"
 #include "tensor/arena.h"
@@ -49,6 +50,15 @@ struct Fp8Gathered {
 };
 Fp8Gathered fp8_gathered(Fp8Recipe recipe, const ScaleDim& columns, std::int64_t tokens);
 
+/// Of rows that have their own scales, or one all together.
+QuantizedView rows_of(const QuantizedView& of, std::int64_t first, std::int64_t count);
+
+/// What the norm before a column-parallel product makes in the residual rows of n [T, C].
+struct NormedRows {
+  TensorView n_TC;
+  QuantizedOutput quantized = {};  ///< codes: in n's memory and place
+};
+
 struct Fp8Products {
   Context& context;
   const TensorAxis& tensor;
@@ -57,10 +67,13 @@ struct Fp8Products {
 
   void forward(TensorView y_TN, ConstTensorView x_TK, const LinearWeights& weights,
                const LinearEpilogue& epilogue) const;
-  /// The same from the residual rows of x alone: under sequence parallelism each rank's are
-  /// gathered as codes, half of what they are in bf16. x's other rows stay as they are.
-  void forward_gathered(TensorView y_TN, TensorView x_TK, const LinearWeights& weights,
+  /// The same from the residual rows of n alone: under sequence parallelism each rank's are
+  /// gathered as codes, half of what they are in bf16. n's other rows stay as they are.
+  void forward_gathered(TensorView y_TN, const NormedRows& n, const LinearWeights& weights,
                         const LinearEpilogue& epilogue) const;
+  /// n as forward_gathered reads it where nothing else does: in blocks codes, which the norm makes
+  /// in n's memory if that has room for them.
+  [[nodiscard]] NormedRows normed_rows(TensorView n_TC, const LinearWeights& weights) const;
   void backward_input(TensorView dx_TK, ConstTensorView dy_TN, const LinearWeights& weights,
                       const LinearEpilogue& epilogue) const;
   void backward_weight(const LinearGradients& gradients, ConstTensorView dy_TN,

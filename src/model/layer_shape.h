@@ -23,12 +23,13 @@ struct LayerShape {
   bool split = false;       ///< B and W are apart: each layer keeps what W needs
   bool magnitudes = false;  ///< of adapters (AdapterConfig)
   bool dropout = false;     ///< before them
+  bool maxima = false;      ///< kept, of what products in fp8 read, with one scale a tensor
 
   /// The same of another layer.
   [[nodiscard]] LayerShape of(const LayerConfig& other) const {
     return {other,          hidden,         sequences, tokens,        residual_tokens,   compute,
             context_extent, context_method, recompute, tensor_extent, sequence_parallel, expert,
-            split,          magnitudes,     dropout};
+            split,          magnitudes,     dropout,   maxima};
   }
   [[nodiscard]] TensorSize wide(std::int64_t columns) const { return {compute, {tokens, columns}}; }
   [[nodiscard]] TensorSize residual() const { return residual(hidden); }
@@ -39,6 +40,7 @@ struct LayerShape {
     return {DType::kF32, {tokens, heads}};
   }
   [[nodiscard]] TensorSize of_q_and_k() const { return {DType::kF32, {2, tokens}}; }
+  [[nodiscard]] static TensorSize maxima_of(std::int64_t parts) { return {DType::kI32, {parts}}; }
   [[nodiscard]] TensorSize row() const { return {DType::kF32, {residual_tokens}}; }
   /// Of layers with experts: tokens that a rank routes, those that come to it at most, and their
   /// rows.

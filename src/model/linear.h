@@ -17,6 +17,10 @@ struct LinearWeights {
   const ParamStore::Lease* lease = nullptr;
   ParamRange range = {};
   AdapterWeights adapter = {};
+  /// [1] i32, where it is kept for W: the largest magnitude of what an fp8 product reads, as what
+  /// makes that leaves it.
+  TensorView x_amax_1 = {};
+  TensorView dy_amax_P = {};  ///< of the gradient of its result: of each projection
   /// Of a product of those rows alone.
   [[nodiscard]] LinearWeights rows(std::int64_t first, std::int64_t count) const {
     LinearWeights part = *this;
@@ -30,6 +34,7 @@ struct LinearGradients {
   bool in_out = false;
   const Fp8Columns* fp8 = nullptr;  ///< where the product is one of fp8
   AdapterGradients adapter = {};
+  TensorView x_amax_1 = {}, dy_amax_P = {};  ///< LinearWeights
 };
 
 LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params);
@@ -43,6 +48,7 @@ struct LinearEpilogue {
   ConstTensorView operand = {};
   TensorView saved = {};
   RowsFunction then = {};
+  TensorView amax_P = {};  ///< of a product in fp8 (QuantizedGemm)
   /// For those rows of the product alone; without `then`.
   [[nodiscard]] LinearEpilogue rows(std::int64_t first, std::int64_t count) const {
     LinearEpilogue part = *this;

@@ -9,7 +9,13 @@ namespace trireme {
 
 inline BranchSizes mlp_sizes(const LayerShape& shape) {
   const AdapterRanks& ranks = shape.config.adapters;
-  return {shape.wide(shape.config.mlp.up_size()), ranks.mlp_in, ranks.mlp_out};
+  const bool maxima = shape.maxima && !shape.config.experts;
+  return {shape.wide(shape.config.mlp.up_size()),
+          ranks.mlp_in,
+          ranks.mlp_out,
+          maxima && shape.config.norm_before(),
+          maxima,
+          maxima ? shape.config.mlp.up_size() / shape.config.mlp.ffn : 0};
 }
 
 struct MlpGradients : BranchGradients {
@@ -25,7 +31,7 @@ struct MlpGradients : BranchGradients {
 
 /// From n, gathered on the way, to h in `act_TF`.
 void mlp_forward(const LayerPass& pass, const BranchWeights& weights, const BranchActivations& acts,
-                 TensorView n_TC, TensorView act_TF);
+                 const NormedRows& n, TensorView act_TF);
 
 using MlpBackward = BranchBackward<MlpParams, BranchActivations, MlpGradients>;
 /// From dy, while it is gathered, to the gradient of up; and h.

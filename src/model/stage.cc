@@ -86,8 +86,8 @@ void Stage::begin_magnitudes() {
     for (std::int64_t layer = first_trained(chunk); layer < params.range.layers; ++layer) {
       const BlockParams& of = params.blocks[static_cast<std::size_t>(layer)];
       const ParamStore::Lease lease = weights.next();
-      const BlockWeights here = with_adapters(
-          weights_of(lease, of), fitted(shape_of(chunk, layer), acts_of(chunk, 0, layer)));
+      const BlockWeights here = with_kept(weights_of(lease, of),
+                                          fitted(shape_of(chunk, layer), acts_of(chunk, 0, layer)));
       find_gains({context_, axes_.tensor, buffers_.adapters, buffers_.widened}, here);
       take_lengths(of, here);
     }
@@ -380,8 +380,8 @@ void Stage::recompute(int chunk, int micro_batch) {
     const BlockActivations acts = own_acts(chunk, micro_batch, layer);
     block_recompute(
         pass.layer(params.range.first_layer + layer),
-        with_adapters(weights_of(lease, params.blocks[static_cast<std::size_t>(layer)]), acts),
-        acts, fitted(shape_of(chunk, layer), buffers_.forward), shape_.recompute);
+        with_kept(weights_of(lease, params.blocks[static_cast<std::size_t>(layer)]), acts), acts,
+        fitted(shape_of(chunk, layer), buffers_.forward), shape_.recompute);
   }
 }
 
@@ -456,7 +456,7 @@ void Stage::backward_layer(const ModelPass& pass, WeightReader& reader, int chun
   const BlockGradients gradients = gradients_of_b(chunk, micro_batch, layer);
   const TensorView ds1_TC = dy_of(chunk, micro_batch, layer - 1);
   const ParamStore::Lease lease = reader.next();
-  const BlockWeights weights = with_adapters(weights_of(lease, params), acts, &gradients);
+  const BlockWeights weights = with_kept(weights_of(lease, params), acts, &gradients);
   const LayerPass layer_pass = pass.layer(chunk_params.range.first_layer + layer);
   Gradients& sink = store_.gradients();
   const Ends& ends = ends_of(chunk, micro_batch);

@@ -122,6 +122,8 @@ LayerShape Stage::layer_shape(const ModelConfig& local, const LayerConfig& layer
   block.magnitudes = local.adapters && local.adapters->magnitudes;
   block.dropout =
       local.adapters && local.adapters->dropout > 0 && shape.purpose != StagePurpose::kEvaluation;
+  // A base below adapters has no W.
+  block.maxima = shape.fp8 && shape.fp8->recipe == Fp8Recipe::kTensor && !local.adapters;
   block.split = shape.purpose == StagePurpose::kTrainingSplit;
   return block;
 }

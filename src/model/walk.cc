@@ -45,7 +45,7 @@ ConstTensorView forward_layers(const ModelPass& pass, WeightReader& weights,
         pass.layer(chunk.range.first_layer + static_cast<std::int64_t>(layer));
     const LayerShape shape = acts.shape.of(layer_pass.config);
     const BlockActivations own = fitted(shape, acts[layer]);
-    block_forward(layer_pass, with_adapters(weights_of(lease, chunk.blocks[layer]), own), own,
+    block_forward(layer_pass, with_kept(weights_of(lease, chunk.blocks[layer]), own), own,
                   fitted(shape, scratch), stream, caches.empty() ? nullptr : &caches[layer]);
     stream = own.mlp.norm.s_TC;
   }

@@ -85,6 +85,7 @@ void add_op_of(std::span<const Size> sizes, const std::string& op,
 
 inline constexpr std::initializer_list<DType> kBothTypes = {DType::kF32, DType::kBF16};
 inline constexpr std::initializer_list<DType> kOnlyF32 = {DType::kF32};
+inline constexpr std::initializer_list<DType> kOnlyBF16 = {DType::kBF16};
 
 void add_products();
 void add_attention();

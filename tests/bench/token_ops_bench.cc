@@ -40,6 +40,26 @@ MakeOp norm_forward_of(NormOp op) {
   };
 }
 
+/// For a product in fp8: codes in y's place or, apart, a pass of their own behind it.
+enum class Codes : std::uint8_t { kWithin, kApart };
+MakeOp norm_codes_of(Codes codes) {
+  return [codes](Operands& operands) -> std::function<void(Context&)> {
+    NormForward args = norm_args(operands, NormOp::kRms);
+    const ScaleDim rows(operands.size.rows(), 1), columns(operands.size.hidden, 128);
+    const QuantizedView out{operands.codes(codes_shape(rows, columns, true)),
+                            operands.f32(scales_shape(rows, columns)), rows, columns, true};
+    if (codes == Codes::kApart) {
+      return [=](Context& context) {
+        norm_forward(context, args);
+        quantize(context, {out, args.y_TC});
+      };
+    }
+    args.y_TC = {};
+    args.quantized.codes = out;
+    return [=](Context& context) { norm_forward(context, args); };
+  };
+}
+
 /// As the model calls it: the forward's y is made once more, in place of dy.
 MakeOp norm_backward_of(NormOp op) {
   return [op](Operands& operands) -> std::function<void(Context&)> {
@@ -327,6 +347,8 @@ std::function<void(Context&)> cross_entropy_finish_of(Operands& operands) {
 
 void add_token_ops() {
   add_op("norm_rms_forward", kBothTypes, norm_forward_of(NormOp::kRms));
+  add_op("norm_rms_codes", kOnlyBF16, norm_codes_of(Codes::kWithin));
+  add_op("norm_rms_codes_apart", kOnlyBF16, norm_codes_of(Codes::kApart));
   add_op("norm_rms_backward", kBothTypes, norm_backward_of(NormOp::kRms));
   add_op("norm_layer_forward", kBothTypes, norm_forward_of(NormOp::kLayer));
   add_op("norm_layer_backward", kBothTypes, norm_backward_of(NormOp::kLayer));

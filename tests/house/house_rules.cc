@@ -40,6 +40,7 @@ const std::map<std::string_view, std::set<std::string_view>> kOpsOfOps = {
     {"expert_rows", {"glu"}},
     {"gemm", {"elementwise", "gelu", "glu", "quantize"}},
     {"grouped_gemm", {"gemm", "quantize"}},
+    {"norm", {"quantize"}},
     {"quantize", {"elementwise"}},
     {"simt_host", {"attention"}}};
 /// It lists every op's table.

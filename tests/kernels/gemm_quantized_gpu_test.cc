@@ -6,6 +6,7 @@
 #include "kernels/gemm/gemm_fp8_tiles.h"
 #include "kernels/gemm_quantized_support.h"
 #include "kernels/glu/glu.h"
+#include "kernels/quantize/quantize.h"
 
 namespace trireme {
 namespace {
@@ -146,6 +147,49 @@ TEST_P(GemmEpilogueQuantizedGpu, epilogues_are_the_ops_that_they_stand_for) {
       const std::vector<double> added = operand.values();
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += added[i];
       EXPECT_EQ(c.bits(), TestTensor::of(DType::kBF16, {kRows, n}, sum).bits()) << way.name;
+    }
+  }
+}
+
+/// Of so many parts of c's columns.
+std::string maxima_of(Context& context, const TestTensor& c, std::int64_t parts) {
+  TestTensor amax(DType::kI32, {1, parts});
+  ScaleDim columns;
+  for (std::int64_t i = 0; i < parts; ++i) columns.add({c.shape()[1] / parts});
+  absolute_max(context, amax, c, ScaleDim(c.shape()[0], 0), columns);
+  return amax.bits();
+}
+
+/// Of tiles that leave by TMA and of those that do not, of columns that are even and odd.
+TEST_P(GemmEpilogueQuantizedGpu, activations_leave_their_largest_magnitudes) {
+  Context context = test_context(GetParam());
+  const ScaleDim k = {200, 0};
+  const Operand a(kE4M3, {kRows, 0}, k, 1);
+  for (const std::int64_t half : {72, 37}) {
+    const Operand b(kE4M3, dim_of(0, {{half, 0}, {half, 0}}), k, 2);
+    const std::int64_t n = 2 * half;
+    const TestTensor bias = TestTensor::random(DType::kBF16, {n}, 3),
+                     operand = TestTensor::random(DType::kBF16, {kRows, n}, 4),
+                     gate_up = TestTensor::random(DType::kBF16, {kRows, 2 * n}, 5);
+    for (const Way& way : kOwnWays) {
+      const auto expect_left = [&](GemmEpilogue epilogue, std::int64_t width, std::int64_t parts,
+                                   const ConstTensorView& read) {
+        TestTensor c(DType::kBF16, {kRows, width}, half % 8 == 0 ? 0 : 1),
+            amax(DType::kI32, {parts});
+        QuantizedGemm args{.c_MN = c, .a = a.view(), .b = b.view(), .precise_sums = false};
+        args.epilogue = epilogue;
+        args.operand = read;
+        args.amax_P = amax;
+        TestTensor saved(DType::kBF16, {kRows, n});
+        if (epilogue == GemmEpilogue::kSwiglu) args.saved = saved;
+        if (!read.given()) args.bias_N = bias;
+        multiply(context, args, way);
+        EXPECT_EQ(amax.bits(), maxima_of(context, c, parts)) << way.name << ", " << half;
+      };
+      expect_left(GemmEpilogue::kGelu, n, 1, {});
+      if (half % 8 == 0) expect_left(GemmEpilogue::kSwiglu, half, 1, {});
+      expect_left(GemmEpilogue::kGeluBackward, n, 1, operand);
+      expect_left(GemmEpilogue::kSwigluBackward, 2 * n, 2, gate_up);
     }
   }
 }

@@ -181,7 +181,14 @@ TEST_P(GemmQuantizedOp, epilogues_work_on_the_rounded_product) {
     args.epilogue = epilogue;
     if (epilogue != kGelu && !is_glu(epilogue)) args.operand = operand;
     if (epilogue != kAddResidual) args.saved = saved;
+    const std::int64_t parts = is_glu_backward(epilogue) ? 2 : 1;
+    TestTensor amax(DType::kI32, {parts}), most(DType::kI32, {1, parts});
+    args.amax_P = amax;
     gemm_quantized(context, args);
+    ScaleDim parts_of_c;
+    for (std::int64_t part = 0; part < parts; ++part) parts_of_c.add({columns / parts});
+    absolute_max(context, most, c, ScaleDim(kM, 0), parts_of_c);
+    EXPECT_EQ(amax.bits(), most.bits());
 
     // The identity times y is y.
     TestTensor identity(DType::kBF16, {kM, kM});

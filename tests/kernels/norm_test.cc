@@ -22,15 +22,16 @@ struct Operands {
   float weight_offset = 0;
   TestTensor x, residual, weight, bias, dy, y, sum, mean, rstd, dx, dweight, dbias;
 
-  Operands(NormOp op_, DType type, std::int64_t tokens, std::int64_t channels)
+  Operands(NormOp op_, DType type, std::int64_t tokens, std::int64_t channels,
+           int offset = TestTensor::kOffsetByEnvironment)
       : op(op_),
-        x(TestTensor::random(type, {tokens, channels}, 1, 2)),
-        residual(TestTensor::random(type, {tokens, channels}, 2)),
-        weight(TestTensor::random(type, {channels}, 3)),
-        bias(TestTensor::random(type, {channels}, 4)),
+        x(TestTensor::random(type, {tokens, channels}, 1, 2, offset)),
+        residual(TestTensor::random(type, {tokens, channels}, 2, 1, offset)),
+        weight(TestTensor::random(type, {channels}, 3, 1, offset)),
+        bias(TestTensor::random(type, {channels}, 4, 1, offset)),
         dy(TestTensor::random(type, {tokens, channels}, 5)),
-        y(type, {tokens, channels}),
-        sum(type, {tokens, channels}),
+        y(type, {tokens, channels}, offset),
+        sum(type, {tokens, channels}, offset),
         mean(DType::kF32, {tokens}),
         rstd(DType::kF32, {tokens}),
         dx(type, {tokens, channels}),
@@ -358,6 +359,59 @@ TEST_P(Norm, fused_residual_equals_an_add_and_a_norm_in_bits) {
   }
 }
 
+/// What a pass of its own makes of y, in its place and beside it.
+void expect_quantized(Context& context, Operands& x, int offset) {
+  const std::int64_t tokens = x.y.shape()[0], channels = x.y.shape()[1];
+  const ScaleDim rows(tokens, 1), columns(channels, 128);
+  const auto memory = [&](DType type, const Shape& shape) {
+    TestTensor tensor(type, shape, offset);
+    for (std::int64_t i = 0; i < shape.count(); ++i) tensor.set(i, 0x55);  // what stays is seen
+    return tensor;
+  };
+  const Shape of_codes = codes_shape(rows, columns, true), of_scales = scales_shape(rows, columns);
+  TestTensor codes = memory(DType::kF8E4M3, of_codes), scales = memory(DType::kF32, of_scales);
+  TestTensor amax(DType::kI32, {1});
+  NormForward args = x.forward();
+  args.y_TC = {};
+  args.quantized.codes = {codes, scales, rows, columns, true};
+  norm_forward(context, args);
+  const TestTensor alone = codes, of_alone = scales;
+  args.y_TC = x.y;
+  args.quantized.amax_P = amax;
+  norm_forward(context, args);
+
+  TestTensor separate = memory(DType::kF8E4M3, of_codes), of = memory(DType::kF32, of_scales);
+  TestTensor most(DType::kI32, {1, 1});
+  quantize(context, {{separate, of, rows, columns, true}, x.y});
+  absolute_max(context, most, x.y, rows.with_block(0), columns.with_block(0));
+  EXPECT_EQ(alone.bits(), separate.bits()) << channels;
+  EXPECT_EQ(of_alone.bits(), of.bits()) << channels;
+  EXPECT_EQ(codes.bits(), separate.bits()) << channels;
+  EXPECT_EQ(scales.bits(), of.bits()) << channels;
+  EXPECT_EQ(amax.bits(), most.bits()) << channels;
+}
+
+TEST_P(Norm, what_is_left_for_a_product_are_the_bits_of_a_pass_of_its_own) {
+  Context context = test_context(GetParam(), 2);
+  for (const NormOp op : {NormOp::kRms, NormOp::kLayer}) {
+    for (const std::int64_t channels : {8, 144, 264, 1000, 2056, 4096, 8320, 16640}) {
+      for (const int offset : {TestTensor::kOffsetByEnvironment, 0}) {
+        Operands x(op, DType::kBF16, 3, channels, offset);
+        x.weight_offset = 1;
+        x.x.set(channels, INFINITY);  // its row's blocks have no finite scale
+        expect_quantized(context, x, offset);
+      }
+    }
+  }
+  Operands wide(NormOp::kRms, DType::kF32, 5, 40);
+  TestTensor amax(DType::kI32, {1}), most(DType::kI32, {1, 1});
+  NormForward args = wide.forward();
+  args.quantized.amax_P = amax;
+  norm_forward(context, args);
+  absolute_max(context, most, wide.y, ScaleDim(5, 0), ScaleDim(40, 0));
+  EXPECT_EQ(amax.bits(), most.bits());
+}
+
 TEST_P(Norm, two_runs_give_the_same_bits_and_a_token_does_not_depend_on_its_neighbours) {
   Context context = test_context(GetParam(), 3);
   Operands x(NormOp::kLayer, DType::kF32, 1300, 40), again(NormOp::kLayer, DType::kF32, 1300, 40);
@@ -432,6 +486,15 @@ TEST_P(Norm, wrong_operands_are_refused_by_name) {
          "norm_forward.bias: expected nothing without a layer norm");
   refuse([&](NormForward& a) { a.residual_TC = {}; },
          "norm_forward.sum: expected nothing without residual");
+  TestTensor codes(DType::kF8E4M3, {2, 128}), scales(DType::kF32, {2, 1});
+  refuse([&](NormForward& a) { a.y_TC = {}; }, "norm_forward.y: expected [2, 64] fp32");
+  refuse(
+      [&](NormForward& a) {
+        a.quantized.codes = {codes, scales, ScaleDim(2, 1), ScaleDim(64, 128), true};
+      },
+      "norm_forward.codes: are those of bf16 rows");
+  refuse([&](NormForward& a) { a.quantized.amax_P = scales; },
+         "norm_forward.amax: expected [1] int32");
   refuse([&](NormForward& a) { a.y_TC = x.x; }, "norm_forward.y: shares memory with x");
   NormBackward args = x.backward();
   args.rstd_T = {};

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "config/model_parse.h"
+#include "model/branch.h"
 #include "model/model_ranks.h"
 #include "store/quantized_refresh.h"
 #include "support/program_device.h"
@@ -329,6 +330,58 @@ TEST_P(Fp8Linear, forward_is_the_product_of_what_codes_stand_for) {
     EXPECT_LE(distance(found(y), forward(recipe_, bias)), kRounded);
     EXPECT_GT(distance(found(y), forward(other_recipe(), bias)), 20 * kRounded);
   }
+}
+
+TEST_P(Fp8Linear, what_a_norm_leaves_gives_the_bits_of_its_rows) {
+  const Buffer s = tensor(DType::kBF16, {kTokens, in()}, x_), rstd = zeros(DType::kF32, {kTokens}),
+               weight = tensor(DType::kBF16, {in()}, numbers(at(in()), 3, 1)),
+               n = zeros(DType::kBF16, s.view().shape), left = zeros(DType::kBF16, s.view().shape),
+               y = zeros(DType::kBF16, {kTokens, out()}),
+               again = zeros(DType::kBF16, {kTokens, out()});
+  const Buffer amax = zeros(DType::kI32, {1});
+  const ParamStore::Lease lease = store_.acquire(1);
+  LinearWeights weights = weights_of(lease, linear());
+  const auto forward_from = [&](const Buffer& to, const NormedRows& rows) {
+    NormForward norm;
+    norm.x_TC = s.view();
+    norm.weight_C = weight.view();
+    norm.rstd_T = rstd.view();
+    norm_forward(context_, making(rows, alone_, norm));
+    products().forward_gathered(to.view(), rows, weights, {});
+  };
+  forward_from(y, {n.view()});
+  if (!in_blocks(recipe_)) weights.x_amax_1 = amax.view();
+  const NormedRows rows = products().normed_rows(left.view(), weights);
+  EXPECT_EQ(rows.quantized.codes.given(), in_blocks(recipe_));
+  EXPECT_EQ(rows.quantized.amax_P.given(), !in_blocks(recipe_));
+  forward_from(again, rows);
+  EXPECT_EQ(found(again), found(y));
+}
+
+TEST_P(Fp8Linear, the_largest_magnitude_that_forward_has_kept_changes_no_bit_of_a_gradient) {
+  if (in_blocks(recipe_)) GTEST_SKIP() << "W has other blocks than forward";
+  const Buffer x = tensor(DType::kBF16, {kTokens, in()}, x_),
+               dy = tensor(DType::kBF16, {kTokens, out()}, dy_), amax = zeros(DType::kI32, {1});
+  const Shape shape = layer_.gpt2 ? Shape{in(), out()} : Shape{out(), in()};
+  const Buffer alone = zeros(DType::kF32, shape), kept = zeros(DType::kF32, shape);
+  const auto backward_to = [&](const Buffer& to, const TensorView& x_amax_1) {
+    LinearGradients gradients;
+    gradients.weight = {to.view(), Accumulate::kNo};
+    gradients.in_out = layer_.gpt2;
+    gradients.fp8 = &*linear().fp8;
+    gradients.x_amax_1 = x_amax_1;
+    products().backward_weight(gradients, dy.view(), x.view());
+  };
+  backward_to(alone, {});
+  absolute_max(context_, amax.view().reshape({1, 1}), x.view(), ScaleDim(kTokens, 0),
+               ScaleDim(in(), 0));
+  backward_to(kept, amax.view());
+  EXPECT_EQ(found(kept), found(alone));
+  const Buffer infinite = tensor(DType::kBF16, {1, 1}, {INFINITY});
+  absolute_max(context_, amax.view().reshape({1, 1}), infinite.view(), ScaleDim(1, 0),
+               ScaleDim(1, 0));  // no scale is finite
+  backward_to(kept, amax.view());
+  EXPECT_TRUE(std::isnan(found(kept)[0]));
 }
 
 TEST_P(Fp8Linear, an_epilogue_follows_the_rounded_product) {

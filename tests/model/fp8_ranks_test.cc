@@ -151,12 +151,29 @@ class Fp8Ranks : public testing::TestWithParam<std::tuple<Fp8Recipe, int>> {
       const TensorAxis::Rows own = axis.residual_range(kTokens);
       std::copy_n(x_here.begin() + own.first * in, own.count * in, rows.begin() + own.first * in);
       write(context, x_TK.view(), rows);
-      products.forward_gathered(again.view(), x_TK.view(), weights, {});
+      products.forward_gathered(again.view(), {x_TK.view()}, weights, {});
       EXPECT_EQ(read(context, again.view()), read(context, y.view())) << of.name;
+      expect_the_same_of_codes(products, weights, x_TK.view(), y.view());
     }
     collect(of, params.metas[0], mine, rank,
             {read(context, y.view()), read(context, dx.view()), read(context, dweight.view())},
             results);
+  }
+
+  /// Codes that stand in x's place, as a norm makes them.
+  static void expect_the_same_of_codes(const Fp8Products& products, const LinearWeights& weights,
+                                       TensorView x_TK, TensorView y_TN) {
+    Context& context = products.context;
+    const NormedRows n = products.normed_rows(x_TK, weights);
+    if (!n.quantized.codes.given()) return;
+    const TensorAxis::Rows own = products.tensor.residual_range(kTokens);
+    const std::vector<float> rows = read(context, products.tensor.residual_rows(x_TK));
+    const Buffer here(DType::kBF16, {own.count, x_TK.shape[1]}, context.device()),
+        again(y_TN.dtype, y_TN.shape, context.device());
+    write(context, here.view(), Values(rows.begin(), rows.end()));
+    quantize(context, {rows_of(n.quantized.codes, own.first, own.count), here.view()});
+    products.forward_gathered(again.view(), n, weights, {});
+    EXPECT_EQ(read(context, again.view()), read(context, y_TN));
   }
 
   static void collect(const Linear& of, const ParamMeta& meta, const std::vector<Slice>& mine,
