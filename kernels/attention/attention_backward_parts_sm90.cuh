@@ -198,6 +198,41 @@ __device__ __forceinline__ void init_barriers(typename B::Smem& s) {
     }
   }
   ptx::mbarrier_init(&s.keys_full, 1);
+  if constexpr (requires { s.d_o_full; })  // dO has a ring of its own
+    for (int i = 0; i < B::kOutputStages; ++i) {
+      ptx::mbarrier_init(&s.d_o_full[i], 1);
+      ptx::mbarrier_init(&s.d_o_empty[i], B::kConsumers * 4);
+    }
+}
+
+/// A block's work. `bring(s, work)` is called by the warp that loads tiles, `consume(s, number)` by
+/// each consumer.
+template <class B, class Bring, class Consume>
+__device__ __forceinline__ void run_block(const HopperBackwardMaps& maps,
+                                          const AttentionGpuBackward& args, const BlockOrder& order,
+                                          int query_tiles, const Bring& bring,
+                                          const Consume& consume) {
+  auto& s = smem<typename B::Smem>();
+  const BlockOrder::Place place = place_of_block<B>(s, args, order);
+  typename B::Work work(args, place.tile, place.group, query_tiles);
+  if (threadIdx.x == 0) {
+    init_barriers<B>(s);
+    ptx::fence_mbarrier_init();
+    s.keys = {
+        place.tile, work.own.count, {work.head, work.own.index, static_cast<int>(work.sequence())}};
+  }
+  __syncthreads();
+  const int group = warpgroup(), warp = static_cast<int>(threadIdx.x) / 32;
+  if (group == 0) {
+    ptx::decrease_registers<56>();
+    if (warp == 0) bring(s, work);
+    if (warp == 1) bring_query_rows<B>(s, args, work);
+    if (warp >= 2)
+      add_query_gradients<B>(s, maps, args, work, {args, s.keys.number, query_tiles}, warp - 2);
+    return;
+  }
+  ptx::increase_registers<224>();
+  consume(s, group - 1);
 }
 
 /// Of heads with the sizes that `of` has.

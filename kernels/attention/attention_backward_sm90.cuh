@@ -237,27 +237,9 @@ __global__ void __launch_bounds__(HopperBackward<kD>::kThreads, 1)
                          const __grid_constant__ AttentionGpuBackward args,
                          const __grid_constant__ BlockOrder order, int query_tiles) {
   using B = HopperBackward<kD>;
-  auto& s = smem<typename B::Smem>();
-  const BlockOrder::Place place = place_of_block<B>(s, args, order);
-  typename B::Work work(args, place.tile, place.group, query_tiles);
-  if (threadIdx.x == 0) {
-    init_barriers<B>(s);
-    ptx::fence_mbarrier_init();
-    s.keys = {
-        place.tile, work.own.count, {work.head, work.own.index, static_cast<int>(work.sequence())}};
-  }
-  __syncthreads();
-  const int group = warpgroup(), warp = static_cast<int>(threadIdx.x) / 32;
-  if (group == 0) {
-    ptx::decrease_registers<56>();
-    if (warp == 0) bring_steps<B>(s, maps, work);
-    if (warp == 1) bring_query_rows<B>(s, args, work);
-    if (warp >= 2)
-      add_query_gradients<B>(s, maps, args, work, {args, s.keys.number, query_tiles}, warp - 2);
-    return;
-  }
-  ptx::increase_registers<224>();
-  consume<B>(s, maps, args, group - 1);
+  run_block<B>(
+      maps, args, order, query_tiles, [&](auto& s, auto& work) { bring_steps<B>(s, maps, work); },
+      [&](auto& s, int consumer) { consume<B>(s, maps, args, consumer); });
 }
 
 template <int kD>

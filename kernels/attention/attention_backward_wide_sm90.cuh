@@ -347,35 +347,11 @@ __global__ void __launch_bounds__(HopperWideBackward<kD, kDv>::kThreads, 1)
                               const __grid_constant__ AttentionGpuBackward args,
                               const __grid_constant__ BlockOrder order, int query_tiles) {
   using B = HopperWideBackward<kD, kDv>;
-  auto& s = smem<typename B::Smem>();
-  const BlockOrder::Place place = place_of_block<B>(s, args, order);
-  typename B::Work work(args, place.tile, place.group, query_tiles);
-  if (threadIdx.x == 0) {
-    init_barriers<B>(s);
-    for (int i = 0; i < B::kOutputStages; ++i) {
-      ptx::mbarrier_init(&s.d_o_full[i], 1);
-      ptx::mbarrier_init(&s.d_o_empty[i], B::kConsumers * 4);
-    }
-    ptx::fence_mbarrier_init();
-    s.keys = {
-        place.tile, work.own.count, {work.head, work.own.index, static_cast<int>(work.sequence())}};
-  }
-  __syncthreads();
-  const int group = warpgroup(), warp = static_cast<int>(threadIdx.x) / 32;
-  if (group == 0) {
-    ptx::decrease_registers<56>();
-    if (warp == 0) bring_steps<B>(s, maps, work);
-    if (warp == 1) bring_query_rows<B>(s, args, work);
-    if (warp >= 2)
-      add_query_gradients<B>(s, maps, args, work, {args, s.keys.number, query_tiles}, warp - 2);
-    return;
-  }
-  ptx::increase_registers<224>();
-  if (group == 1) {
-    consume_scores<B>(s, maps, args);
-  } else {
-    consume_outputs<B>(s, maps, args);
-  }
+  run_block<B>(
+      maps, args, order, query_tiles, [&](auto& s, auto& work) { bring_steps<B>(s, maps, work); },
+      [&](auto& s, int consumer) {
+        consumer == 0 ? consume_scores<B>(s, maps, args) : consume_outputs<B>(s, maps, args);
+      });
 }
 
 template <int kD, int kDv>

@@ -20,6 +20,14 @@ __device__ __forceinline__ float warp_max(float value) {
     value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, offset));
   return value;
 }
+/// Likewise, or of each kLanes neighbours by themselves.
+template <int kLanes = 32>
+__device__ __forceinline__ unsigned warp_max(unsigned value) {
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2)
+    value = max(value, __shfl_xor_sync(kAllLanes, value, offset));
+  return value;
+}
 
 /// All kThreads threads get the sum; each call in a kernel needs its own partials, or a barrier.
 template <class T, int kThreads>

@@ -63,10 +63,7 @@ struct OwnMaxima<WithMaxima<E>> {
   __device__ __forceinline__ void leave(const WithMaxima<E>& epilogue) const {
 #pragma unroll
     for (int part = 0; part < kMaxima<E>; ++part) {
-      unsigned order = orders[part];
-#pragma unroll
-      for (int offset = 16; offset > 0; offset /= 2)
-        order = max(order, __shfl_xor_sync(kAllLanes, order, offset));
+      const unsigned order = warp_max(orders[part]);
       const auto stored = from_float<typename E::Out>(float_of_bits(order >> 1));
       if (threadIdx.x % 32 == 0)
         atomicMax(epilogue.amax + part, static_cast<std::int32_t>(bits_of(to_float(stored))));

@@ -39,10 +39,7 @@ __global__ void __launch_bounds__(kTurnThreads)
         return Pair{i < args.count ? args.x[i] : 0.0F, i + 1 < args.count ? args.x[i + 1] : 0.0F};
       },
       [&](std::int64_t block, const Pair& x) {
-        std::uint32_t bits = max(magnitude_bits(x.even), magnitude_bits(x.odd));
-#pragma unroll
-        for (int step = kWarp / 2; step > 0; step /= 2)
-          bits = max(bits, __shfl_xor_sync(kAllLanes, bits, step));
+        const std::uint32_t bits = warp_max(max(magnitude_bits(x.even), magnitude_bits(x.odd)));
         const float absmax = float_of_bits(bits), most = absmax < kNf4Least ? kNf4Least : absmax;
         const bool whole = (block + 1) * kBlock <= args.count;
         if (lane == 0) args.absmax[block] = whole ? absmax : most;

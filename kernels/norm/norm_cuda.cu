@@ -68,9 +68,7 @@ struct Partials {
 template <int kThreads>
 __device__ __forceinline__ void join_maximum(std::int32_t* amax, unsigned order,
                                              float (&partials)[kThreads / 32]) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2)
-    order = max(order, __shfl_xor_sync(kAllLanes, order, offset));
+  order = warp_max(order);
   if constexpr (kThreads > 32) {
     if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = float_of_bits(order);
     __syncthreads();

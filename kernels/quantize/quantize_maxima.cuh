@@ -89,10 +89,7 @@ struct TileMaxima<Scales::kOfRows> {
  private:
   template <class T>
   static __device__ __forceinline__ std::int32_t over_half_warp(unsigned order) {
-#pragma unroll
-    for (int offset = 8; offset > 0; offset /= 2)
-      order = max(order, __shfl_xor_sync(kAllLanes, order, offset));
-    return Own<T>::magnitude(order);
+    return Own<T>::magnitude(warp_max<16>(order));
   }
 };
 

@@ -19,10 +19,7 @@ __device__ __forceinline__ unsigned order_of(const Vector<T, kCount>& y) {
 template <bool kWhole>
 __device__ __forceinline__ void leave_codes(const RowCodes& to, std::int64_t row,
                                             std::int64_t column, const Vector<bf16, 8>& y) {
-  unsigned order = order_of(y);
-#pragma unroll
-  for (int offset = 8; offset > 0; offset /= 2)
-    order = max(order, __shfl_xor_sync(kAllLanes, order, offset));
+  const unsigned order = warp_max<16>(order_of(y));
   if (column >= to.width) return;
   const Scale of = scale_of(static_cast<std::int32_t>(order >> 1), largest_of<F8E4M3>());
   const auto pair = [&](int k) {

@@ -53,9 +53,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<T>)
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) most = max(most, x.order(k, j));
   }
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2)
-    most = max(most, __shfl_xor_sync(kAllLanes, most, offset));
+  most = warp_max(most);
   if (threadIdx.x % 32 == 0)
     atomicMax(args.amax + scale_place(args, tile), Own<T>::magnitude(most));
 }

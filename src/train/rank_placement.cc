@@ -32,7 +32,7 @@ Placement bind_to_cores(const RunConfig& config, Launch& launch) {
   request.cpu_count_max = usable_cpu_count();
   Placement placement = place_rank(cores_of_rank, request);
   placement.device = device;
-  const bool bound = bind_this_thread(placement);
+  const bool in_turns = bind_this_thread(placement) && placement.in_turns;
   const std::int64_t usable =
       std::min<std::int64_t>(count_cpus(cores_of_rank), request.cpu_count_max);
   if (device.kind == DeviceKind::kCpu && launch.local_size() > usable) {
@@ -40,9 +40,9 @@ Placement bind_to_cores(const RunConfig& config, Launch& launch) {
         "{} share {} of {}: each waits for the others and steps take longer than on fewer ranks",
         counted(launch.local_size(), "rank"), counted(usable, "core"), launch.host_name());
   }
-  if (launch.local_size() <= usable || (bound && placement.in_turns)) launch.wait_awake();
+  if (in_turns || launch.local_size() <= usable) launch.wait_awake();
   // A core of others' would take it for work of theirs.
-  if (bound && placement.in_turns) launch.keep_communication_on(placement.cpus);
+  if (in_turns) launch.keep_communication_on(placement.cpus);
   if (placement.sharers > 1 && placement.threads > 1 && openmp_binds_threads()) {
     log_warning(
         "OMP_PROC_BIND (or OMP_PLACES) binds the threads of {} ranks of this host to the same "
