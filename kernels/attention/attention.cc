@@ -338,12 +338,11 @@ void attention_backward(Context& context, const AttentionBackward& args) {
                     shared ? reinterpret_cast<float*>(scratch + partial) : nullptr});
 }
 
-bool attention_backward_writes(Context& context, const AttentionBackward& args) {
+AttentionWrites attention_backward_writes(Context& context, const AttentionBackward& args) {
   const AttentionShape shape = check_backward(args);
   const bool nothing = shape.sequences * shape.q_tokens * shape.kv_tokens == 0;
-  if (!context.on_gpu() || !args.written.given() || nothing) return false;
-  const AttentionBackend& chosen = backend(context);
-  return chosen.writes != nullptr && chosen.writes(context, shape, args);
+  if (!context.on_gpu() || !args.written.given() || nothing) return AttentionWrites::kNo;
+  return backend(context).writes(context, shape, args);
 }
 
 namespace {

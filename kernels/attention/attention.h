@@ -145,7 +145,7 @@ struct AttentionBackward {
   float scale = 1;
   ConstHeadsView o = {};  ///< of the forward pass; a library needs it, ours takes delta
   /// Heads of the operands' type. Where they are given the gradients are written there and nothing
-  /// is added; dq, dk, dv and delta are not looked at.
+  /// is added; dq, dk and dv get any values.
   struct Written {
     HeadsView dq, dk, dv;
     [[nodiscard]] bool given() const { return dq.data != nullptr; }
@@ -153,9 +153,14 @@ struct AttentionBackward {
 };
 void attention_backward(Context& context, const AttentionBackward& args);
 
-/// Whether attention_backward serves `args.written`: where a library computes it, which rounds
-/// gradients of its own before it could add them. May measure who is the faster (kernel_choices.h),
-/// with `args` as they are: dq, dk, dv and what is written get any values.
-bool attention_backward_writes(Context& context, const AttentionBackward& args);
+/// Whether attention_backward serves `args.written`, and what of it reads.
+enum class AttentionWrites : std::uint8_t {
+  kNo,         ///< gradients are added
+  kFromDelta,  ///< Hopper's kernels of whole sequences: dk and dv are one block's alone there
+  kFromOutput  ///< a library, which rounds gradients before it could add them: o; delta is not read
+};
+/// May measure who is the faster (kernel_choices.h), with `args` as they are: dq, dk, dv and what
+/// is written get any values.
+AttentionWrites attention_backward_writes(Context& context, const AttentionBackward& args);
 
 }  // namespace trireme

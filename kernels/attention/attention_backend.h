@@ -12,6 +12,7 @@ class Context;
 struct AttentionBackward;
 struct AttentionForward;
 struct AttentionShape;
+enum class AttentionWrites : std::uint8_t;
 
 /// A layer's causal attention of whole sequences: positions 0 ... tokens - 1, and how they lie.
 struct AttentionLayout {
@@ -36,8 +37,8 @@ struct AttentionBackend {
   // On a GPU, the arguments checked. Throw InternalError for what the backend does not serve.
   void (*forward)(Context&, const AttentionShape&, const AttentionForward&);
   void (*backward)(Context&, const AttentionShape&, const AttentionBackward&);
-  /// Whether `backward` takes AttentionBackward::written of this call; null: of none.
-  bool (*writes)(Context&, const AttentionShape&, const AttentionBackward&) = nullptr;
+  /// Whether `backward` takes AttentionBackward::written of this call.
+  AttentionWrites (*writes)(Context&, const AttentionShape&, const AttentionBackward&);
 
   // Those of a library, also where it is a candidate; null for our own.
   const char* library = nullptr;  ///< where a run notes its version

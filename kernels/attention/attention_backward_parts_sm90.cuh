@@ -236,7 +236,8 @@ __device__ __forceinline__ void run_block(const HopperBackwardMaps& maps,
 }
 
 /// Of heads with the sizes that `of` has.
-inline TensorMap map_of(const AttentionHeads<const void>& heads, SequencesOfHeads of, int rows) {
+template <class Data>
+TensorMap map_of(const AttentionHeads<Data>& heads, SequencesOfHeads of, int rows) {
   of.data = heads.data;
   of.stride = heads.stride;
   return heads_map(of, rows);
@@ -260,6 +261,15 @@ void launch_backward(Kernel* kernel, const AttentionGpuBackward& args) {
     check_call("attention_backward",
                cudaMemsetAsync(args.turns, 0, counts * sizeof *args.turns, stream_of(args.exec)));
   }
+  const bool written = args.to_dk.data != nullptr;
+  if (written) {
+    const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count) * 4; };
+    check_call("attention_backward",
+               cudaMemset2DAsync(args.dq.data, bytes(args.dq.stride), 0,
+                                 bytes(shape.heads * shape.head_dim),
+                                 static_cast<std::size_t>(shape.sequences * shape.q_tokens),
+                                 stream_of(args.exec)));
+  }
   find_tile_first_keys(args, B::kQueries);
   const SequencesOfHeads queries{nullptr,        0,           shape.sequences,
                                  shape.q_tokens, shape.heads, shape.head_dim},
@@ -275,10 +285,12 @@ void launch_backward(Kernel* kernel, const AttentionGpuBackward& args) {
           .smem_bytes = sizeof(typename B::Smem),
           .stream = stream_of(args.exec),
           .name = "attention_backward"},
-         HopperBackwardMaps{map_of(args.q, queries, B::kQueries),
-                            map_of(args.d_o, outputs, B::kQueries), map_of(args.k, keys, B::kKeys),
-                            map_of(args.v, values, B::kKeys), map_of(args.dq, queries, B::kQueries),
-                            map_of(args.dk, keys, B::kKeys), map_of(args.dv, values, B::kKeys)},
+         HopperBackwardMaps{
+             map_of(args.q, queries, B::kQueries), map_of(args.d_o, outputs, B::kQueries),
+             map_of(args.k, keys, B::kKeys), map_of(args.v, values, B::kKeys),
+             map_of(args.dq, queries, B::kQueries),
+             written ? map_of(args.to_dk, keys, B::kKeys) : map_of(args.dk, keys, B::kKeys),
+             written ? map_of(args.to_dv, values, B::kKeys) : map_of(args.dv, values, B::kKeys)},
          args, order, query_tiles);
 }
 

@@ -140,6 +140,21 @@ __device__ __forceinline__ void issue_query_gradients(float (&dq)[32], const typ
   for (int i = 0; i < B::kKeys / 16; ++i) wgmma<1, 1>(dq, weights + i * 128, keys + i * 128, i > 0);
 }
 
+/// A block's keys are its alone, and end where a box does or their sequence: dk and dv are stored.
+template <class B>
+__device__ __forceinline__ void write_key_gradients(typename B::Smem& s,
+                                                    const HopperBackwardMaps& maps, float scale,
+                                                    int row, const typename B::Sums& dk,
+                                                    const typename B::Sums& dv) {
+  store_rounded<B::kKeys>(s.k, row, dk, scale);
+  store_rounded<B::kKeys>(s.v, row, dv, 1);
+  ptx::fence_proxy_async_shared();
+  ptx::barrier_sync(kWeightsStored, kConsumerThreads);
+  if (threadIdx.x % kWarpgroup != 0) return;
+  const bool is_dk = threadIdx.x == kWarpgroup;
+  store_heads<B::kD, B::kKeys>(is_dk ? maps.dk : maps.dv, is_dk ? s.k : s.v, s.keys.at);
+}
+
 /// dk += scale dK, dv += dV. The operands are not read any more.
 template <class B>
 __device__ __forceinline__ void add_key_gradients(typename B::Smem& s,
@@ -225,9 +240,15 @@ __device__ __forceinline__ void consume(typename B::Smem& s, const HopperBackwar
     ptx::wgmma_wait<0>(dk);
     release(&s.empty[stage]);
   }
-  if (first) return;       // no query sees these keys
+  const bool written = args.to_dk.data != nullptr;
+  if (first && !written) return;  // no query sees these keys
+  if (first) {
+    clear_sums(dk);
+    clear_sums(dv);
+  }
   ptx::wgmma_wait<0>(dv);  // has been: no use of it moves above
   ptx::barrier_sync(kWeightsStored, kConsumerThreads);
+  if (written) return write_key_gradients<B>(s, maps, args.scale, row, dk, dv);
   add_key_gradients<B>(s, maps, args, row, dk, dv);
 }
 

@@ -155,6 +155,18 @@ __device__ __forceinline__ void give_part(typename B::Smem& s, const float (&dq)
   release(&s.dq_full[ring.stage][kPart]);
 }
 
+/// Likewise of a block whose keys are its alone; `tile`: room.
+template <class B, int kColumns>
+__device__ __forceinline__ void write_key_gradients(bf16* tile, const TensorMap& map,
+                                                    const KeyTile& keys, int consumer,
+                                                    const float (&gradient)[kColumns / 2],
+                                                    float factor) {
+  store_rounded<B::kKeys>(tile, lane_at().row, gradient, factor);
+  ptx::fence_proxy_async_shared();
+  sync_warpgroup(consumer);
+  if (threadIdx.x % kWarpgroup == 0) store_heads<kColumns, B::kKeys>(map, tile, keys.at);
+}
+
 /// A consumer's gradient, the first's of values, times `factor`, is added to `to`; `sums`: room for
 /// it, where no operand is read any more.
 template <class B, int kCount>
@@ -256,9 +268,15 @@ __device__ __forceinline__ void consume_scores(typename B::Smem& s, const Hopper
     ptx::wgmma_wait<0>(dq);
     give_part<B, 0>(s, dq, ring, args.scale);
   }
-  if (first) return;  // no query sees these keys
-  give_part<B, 2>(s, dq, step_before<B>(ring), args.scale);
+  const bool written = args.to_dv.data != nullptr;
+  if (!first)
+    give_part<B, 2>(s, dq, step_before<B>(ring), args.scale);
+  else if (written)
+    clear_sums(dv);
+  else
+    return;  // no query sees these keys
   ptx::barrier_sync(kOperandsRead, kConsumerThreads);
+  if (written) return write_key_gradients<B, B::kDv>(s.v, maps.dv, s.keys, 0, dv, 1);
   add_key_gradients<B>(reinterpret_cast<float*>(s.k) + B::kKeys * B::kD, maps.dv, args.dv, args,
                        s.keys, 0, dv, 1);
 }
@@ -335,8 +353,11 @@ __device__ __forceinline__ void consume_outputs(typename B::Smem& s, const Hoppe
     ptx::wgmma_wait<0>(dk);
     release(&s.empty[stage]);
   }
-  if (first) return;
+  const bool written = args.to_dk.data != nullptr;
+  if (first && !written) return;
+  if (first) clear_sums(dk);
   ptx::barrier_sync(kOperandsRead, kConsumerThreads);
+  if (written) return write_key_gradients<B, B::kD>(s.k, maps.dk, s.keys, 1, dk, args.scale);
   add_key_gradients<B>(reinterpret_cast<float*>(s.k), maps.dk, args.dk, args, s.keys, 1, dk,
                        args.scale);
 }

@@ -241,7 +241,8 @@ const AttentionBackend cudnn_attention = {
         },
     .writes =
         [](Context&, const AttentionShape&, const AttentionBackward& args) {
-          return attention_internal::library_writes(args.written);
+          return attention_internal::library_writes(args.written) ? AttentionWrites::kFromOutput
+                                                                  : AttentionWrites::kNo;
         },
     .library = "cudnn",
     .missing = attention_internal::missing,

@@ -245,8 +245,8 @@ std::size_t smem_bytes_of_block() {
 }  // namespace attention
 
 const AttentionGpuKernels attention_cuda = {
-    attention::forward,    attention::backward,      attention::cached,
-    attention::merge,      attention::delta,         attention::sinks,
-    attention::sink_terms, attention::transpose_lse, attention::add_heads};
+    attention::forward,   attention::backward,   attention::cached,     attention::merge,
+    attention::delta,     attention::sinks,      attention::sink_terms, attention::transpose_lse,
+    attention::add_heads, attention::round_heads};
 
 }  // namespace trireme::cuda

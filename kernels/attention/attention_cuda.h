@@ -30,6 +30,7 @@ void find_tile_first_keys(const AttentionGpuBackward& args, int tile_size);
 
 void transpose_lse(const AttentionTransposeLse& args);
 void add_heads(const AttentionAddHeads& args);
+void round_heads(const AttentionRoundHeads& args);
 
 /// Shared memory that a block may have on the calling thread's GPU.
 std::size_t smem_bytes_of_block();

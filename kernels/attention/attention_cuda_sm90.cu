@@ -36,6 +36,10 @@ bool serves_backward(const AttentionGpuBackward& args) {
     if (!suits_tma(heads.data, heads.stride, d)) return false;
   for (const AttentionHeads<const void>& heads : {args.v, args.d_o})
     if (!suits_tma(heads.data, heads.stride, args.shape.value_dim)) return false;
+  if (args.to_dk.data != nullptr &&
+      !(suits_tma(args.to_dk.data, args.to_dk.stride, d) &&
+        suits_tma(args.to_dv.data, args.to_dv.stride, args.shape.value_dim)))
+    return false;
   for (const AttentionHeads<float>& heads : {args.dq, args.dk, args.dv})
     if (!aligned_to_16(heads.data) || heads.stride % 4 != 0) return false;
   return true;

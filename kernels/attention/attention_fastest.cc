@@ -70,7 +70,8 @@ const AttentionBackend& fastest_backward(Context& context, const AttentionShape&
                      backward_is_candidate(layout),
                  [&](const AttentionBackend& backend) {
                    AttentionBackward measured = args;
-                   if (backend.writes == nullptr) measured.written = {};
+                   if (backend.writes(context, shape, args) == AttentionWrites::kNo)
+                     measured.written = {};
                    backend.backward(context, shape, measured);
                  });
 }
@@ -79,9 +80,9 @@ void backward(Context& context, const AttentionShape& shape, const AttentionBack
   fastest_backward(context, shape, args).backward(context, shape, args);
 }
 
-bool writes(Context& context, const AttentionShape& shape, const AttentionBackward& args) {
-  return library_writes(args.written) &&
-         &fastest_backward(context, shape, args) == &cudnn_attention;
+AttentionWrites writes(Context& context, const AttentionShape& shape,
+                       const AttentionBackward& args) {
+  return fastest_backward(context, shape, args).writes(context, shape, args);
 }
 
 }  // namespace

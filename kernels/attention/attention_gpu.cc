@@ -111,6 +111,8 @@ AttentionGpuBackward gpu_args(Context& context, const AttentionShape& shape,
           plain_f32(args.dq),
           plain_f32(args.dk),
           plain_f32(args.dv),
+          plain(args.written.dk),
+          plain(args.written.dv),
           plain(args.d_o),
           plain(args.q),
           plain(args.k),
@@ -122,6 +124,22 @@ AttentionGpuBackward gpu_args(Context& context, const AttentionShape& shape,
           0,
           !context.deterministic(),
           nullptr};
+}
+
+/// Where a block's keys, with all that sees them, are its alone.
+AttentionWrites writes(Context& context, const AttentionShape& shape,
+                       const AttentionBackward& args) {
+  if (!args.written.given()) return AttentionWrites::kNo;
+  const AttentionHopperKernels* const hopper = hopper_kernels_of(context);
+  const AttentionGpuBackward raw = gpu_args(context, shape, args);
+  const bool all_keys =
+      raw.kv_ranges.count == 1 && raw.kv_ranges.on_host[0].count == shape.kv_tokens;
+  const bool served = hopper != nullptr && all_keys && hopper->serves_backward(raw);
+  return served ? AttentionWrites::kFromDelta : AttentionWrites::kNo;
+}
+AttentionWrites writes_never(Context& /*context*/, const AttentionShape& /*shape*/,
+                             const AttentionBackward& /*args*/) {
+  return AttentionWrites::kNo;
 }
 
 /// Of a sequence, at most.
@@ -150,7 +168,9 @@ void take_scratch(Context& context, AttentionGpuBackward& args, bool turns) {
 
 void backward_by(Context& context, const AttentionShape& shape, const AttentionBackward& args,
                  Kernels kernels) {
-  refuse_written(args);
+  const bool written = args.written.given();
+  if (written && (kernels == Kernels::kMma || writes(context, shape, args) == AttentionWrites::kNo))
+    refuse_written(args);
   AttentionGpuBackward raw = gpu_args(context, shape, args);
   const AttentionHopperKernels* const hopper = hopper_kernels_of(context);
   const bool served = hopper != nullptr && hopper->serves_backward(raw);
@@ -158,6 +178,13 @@ void backward_by(Context& context, const AttentionShape& shape, const AttentionB
   const bool by_wgmma = served && kernels != Kernels::kMma;
   take_scratch(context, raw, by_wgmma && !raw.atomics);
   (by_wgmma ? hopper->backward : gpu_kernels_of().backward)(raw);
+  if (written)
+    gpu_kernels_of().round_heads({context.exec(),
+                                  args.dq.tokens,
+                                  args.dq.heads,
+                                  args.dq.head_dim,
+                                  plain(args.written.dq),
+                                  {raw.dq.data, raw.dq.stride}});
 }
 
 template <Kernels kKernels>
@@ -167,17 +194,21 @@ void backward(Context& context, const AttentionShape& shape, const AttentionBack
 
 }  // namespace
 
-const AttentionBackend own_attention = {
-    .name = "own", .serves = kServesAll, .forward = forward, .backward = backward<Kernels::kBest>};
+const AttentionBackend own_attention = {.name = "own",
+                                        .serves = kServesAll,
+                                        .forward = forward,
+                                        .backward = backward<Kernels::kBest>,
+                                        .writes = writes};
 
 const AttentionBackend attention_internal::mma_attention = {.name = "mma",
                                                             .serves = kServesAll,
                                                             .forward = forward_by_mma,
-                                                            .backward = backward<Kernels::kMma>};
-const AttentionBackend attention_internal::wgmma_attention = {
-    .name = "wgmma",
-    .serves = kServesAll,
-    .forward = forward_by_wgmma,
-    .backward = backward<Kernels::kWgmma>};
+                                                            .backward = backward<Kernels::kMma>,
+                                                            .writes = writes_never};
+const AttentionBackend attention_internal::wgmma_attention = {.name = "wgmma",
+                                                              .serves = kServesAll,
+                                                              .forward = forward_by_wgmma,
+                                                              .backward = backward<Kernels::kWgmma>,
+                                                              .writes = writes};
 
 }  // namespace trireme

@@ -46,6 +46,9 @@ struct AttentionGpuBackward {
   const std::int32_t* first_key;
   std::int32_t reach;
   AttentionHeads<float> dq, dk, dv;
+  /// Hopper's: dk and dv of all keys as bf16, in place of what is added to those, and dq is cleared
+  /// first; or null.
+  AttentionHeads<void> to_dk, to_dv;
   AttentionHeads<const void> d_o, q, k, v;
   const float *lse, *delta;
   float scale;
@@ -76,6 +79,14 @@ struct AttentionAddHeads {
   const void* from;
 };
 
+/// to = from, rounded: [tokens, heads, head_dim]; fewer than 2^31 numbers.
+struct AttentionRoundHeads {
+  Exec exec;
+  std::int64_t tokens, heads, head_dim;
+  AttentionHeads<void> to;
+  AttentionHeads<const float> from;
+};
+
 struct AttentionGpuKernels {
   void (*forward)(const AttentionGpuForward&);
   void (*backward)(const AttentionGpuBackward&);
@@ -86,6 +97,7 @@ struct AttentionGpuKernels {
   void (*sink_terms)(const AttentionSinksArgs&);
   void (*transpose_lse)(const AttentionTransposeLse&);
   void (*add_heads)(const AttentionAddHeads&);
+  void (*round_heads)(const AttentionRoundHeads&);
 };
 /// Those for Hopper, which serve what TMA can bring and the tiles of their head sizes hold.
 struct AttentionHopperKernels {

@@ -1,4 +1,4 @@
-// Between the layouts of a library's attention and this program's.
+// Between the layouts and types of what makes gradients of attention and what reads them.
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/common/fast_divide.cuh"
@@ -64,6 +64,35 @@ void launch_add_heads(const AttentionAddHeads& args) {
          FastDivide(of_token));
 }
 
+/// Item: kWidth neighbours of a token.
+template <int kWidth>
+__global__ void __launch_bounds__(kTurnThreads)
+    round_heads_kernel(AttentionHeads<void> to, AttentionHeads<const float> from,
+                       std::int64_t items, FastDivide of_token) {
+  const auto place = [&](std::int64_t item, std::int64_t stride) {
+    const auto index = static_cast<unsigned>(item);
+    const unsigned token = of_token.quotient(index);
+    return token * stride + std::int64_t{of_token.remainder(index, token)} * kWidth;
+  };
+  for_each_item<kTurns>(
+      items, [&](std::int64_t item) { return load<kWidth>(from.data + place(item, from.stride)); },
+      [&](std::int64_t item, const Vector<float, kWidth>& in) {
+        Vector<bf16, kWidth> rounded;
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) rounded.at[k] = from_float<bf16>(in.at[k]);
+        store(static_cast<bf16*>(to.data) + place(item, to.stride), rounded);
+      });
+}
+
+template <int kWidth>
+void launch_round_heads(const AttentionRoundHeads& args) {
+  const std::int64_t of_token = args.heads * args.head_dim / kWidth;
+  const std::int64_t items = args.tokens * of_token;
+  launch(round_heads_kernel<kWidth>,
+         config_of_turns(args.exec, kTurns, items, "attention_backward"), args.to, args.from, items,
+         FastDivide(of_token));
+}
+
 }  // namespace
 
 void transpose_lse(const AttentionTransposeLse& args) {
@@ -79,6 +108,12 @@ void add_heads(const AttentionAddHeads& args) {
   const bool vectors = args.head_dim % kVector == 0 && args.to.stride % kVector == 0 &&
                        aligned_to_16(args.to.data, args.from);
   (vectors ? launch_add_heads<kVector> : launch_add_heads<1>)(args);
+}
+
+void round_heads(const AttentionRoundHeads& args) {
+  const bool vectors = args.head_dim % kVector == 0 && args.from.stride % kVector == 0 &&
+                       args.to.stride % kVector == 0 && aligned_to_16(args.to.data, args.from.data);
+  (vectors ? launch_round_heads<kVector> : launch_round_heads<1>)(args);
 }
 
 }  // namespace trireme::cuda::attention

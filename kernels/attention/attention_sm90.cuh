@@ -60,6 +60,18 @@ __device__ __forceinline__ void bring_heads(bf16* tile, const TensorMap& map, co
                      at.token, at.sequence, full);
 }
 
+/// One thread: the tile's tokens that the sequence has, once its bytes have been fenced.
+template <int kD, int kRows>
+__device__ __forceinline__ void store_heads(const TensorMap& map, const bf16* tile,
+                                            const HeadAt& at) {
+#pragma unroll
+  for (int block = 0; block < kD / kBlockColumns; ++block)
+    ptx::tma_store_4d(map, block * kBlockColumns, at.head, at.token, at.sequence,
+                      tile + block * kBlockElements<kRows>);
+  ptx::bulk_commit();
+  ptx::bulk_wait_read<0>();
+}
+
 // ---- products ----
 
 /// d (+)= a b^T of one 16-wide step, by the width that d has.

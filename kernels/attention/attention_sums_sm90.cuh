@@ -45,4 +45,28 @@ __device__ __forceinline__ void add_sums(const SumsTo& to, const float* block, i
     atomicAdd(at, block[row * kSumColumns + (lane / 4 ^ row % 8) * 4 + lane % 4]);
 }
 
+/// Those of keys that no query sees.
+template <int kCount>
+__device__ __forceinline__ void clear_sums(float (&sums)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) sums[i] = 0;
+}
+
+/// to = factor sums as bf16: a thread's elements of a wgmma tile, of the rows `row` and `row` + 8,
+/// in a tile of kRows rows as heads stand in shared memory. `row` % 8 is the lane's eighth.
+template <int kRows, int kCount>
+__device__ __forceinline__ void store_rounded(bf16* to, int row, const float (&sums)[kCount],
+                                              float factor) {
+  const int lane = ptx::lane();
+  bf16* const first = to + row * kBlockColumns + lane % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kCount / 4; ++n)
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      store(reinterpret_cast<std::uint32_t*>(first + n / 8 * kBlockElements<kRows> +
+                                             h * 8 * kBlockColumns + (n % 8 ^ lane / 4) * 8),
+            Vector<std::uint32_t, 1>{
+                {pack(factor * sums[n * 4 + h * 2], factor * sums[n * 4 + h * 2 + 1])}});
+}
+
 }  // namespace trireme::cuda::attention

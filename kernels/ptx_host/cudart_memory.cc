@@ -124,6 +124,13 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
   return perform(stream, [=] { std::memset(to, value, bytes); });
 }
+cudaError_t cudaMemset2DAsync(void* to, std::size_t pitch, int value, std::size_t width,
+                              std::size_t height, cudaStream_t stream) {
+  return perform(stream, [=] {
+    for (std::size_t i = 0; i < height; ++i)
+      std::memset(static_cast<char*>(to) + i * pitch, value, width);
+  });
+}
 cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
   return cudaMemsetAsync(to, value, bytes, nullptr);
 }

@@ -352,11 +352,11 @@ void backward_to_heads(const AttentionBranchBackward& of, const AttentionWeights
   if (rounded && of.pass.context_axis.rank().extent == 1) {
     const QkvHeads<std::byte> gradient = split_heads(gradient_TX, config);
     args.written = {gradient.q, gradient.k, gradient.v};
-    if (attention_backward_writes(context, args)) {
-      if (sinks.given()) {
+    const AttentionWrites writes = attention_backward_writes(context, args);
+    if (writes != AttentionWrites::kNo) {
+      if (writes == AttentionWrites::kFromDelta || sinks.given())
         attention_delta(context, scratch.delta_TH, args.d_o, args.o);
-        sinks.backward(context, args);
-      }
+      if (sinks.given()) sinks.backward(context, args);
       return attention_backward(context, args);
     }
     args.written = {};

@@ -250,6 +250,46 @@ TEST_P(AttentionHopperGradient, queries_without_keys_get_nothing) {
   expect_equal(GetParam(), problem_of({1, 1, 1, 64}, {{0, 70}}, {{100, 70}}), "all without keys");
 }
 
+/// With keys that no query sees, in tiles of their own and beside others.
+TEST_P(AttentionHopperGradient, writes_the_sums_that_it_would_have_added) {
+  std::vector<Problem> problems;
+  for (const std::int64_t head_dim : {64, 80, 128, 192, 200})
+    problems.push_back(problem_of({1, 2, 1, head_dim}, {{0, 150}}, {{0, 150}}));
+  problems.push_back(problem_of({2, 2, 2, 192, 128}, {{0, 70}}, {{0, 70}}));
+  problems.push_back(problem_of({2, 2, 1, 64}, {{0, 150}}, {{0, 150}}));
+  problems.back().set_documents(40);
+  for (const std::int64_t head_dim : {128, 256})
+    problems.push_back(problem_of({1, 1, 1, head_dim}, {{0, 20}}, {{0, 150}}));
+  problems.push_back(problem_of({1, 1, 1, 64}, {{200, 20}}, {{0, 220}}));
+  problems.back().c.window = 30;
+  for (const Problem& problem : problems) {
+    const Wanted wanted = wanted_of(problem);
+    const auto gradients = [&](bool written) {
+      return run_backward(GetParam(), 1, problem, wanted.lse, wanted.delta,
+                          {Determinism::kEqualBits, {&wgmma_attention}, written});
+    };
+    const Gradients added = gradients(false), written = gradients(true);
+    const auto expect_rounded = [&](const ConstHeadsView& found, const ConstHeadsView& sums) {
+      std::vector<double> rounded = packed(sums);
+      for (double& x : rounded) x = to_float(to_bfloat16(static_cast<float>(x)));
+      EXPECT_EQ(packed(found), rounded) << problem.c.head_dim << ' ' << problem.c.kv_tokens();
+    };
+    const AttentionCase& c = problem.c;
+    expect_rounded(heads(written.dq, c, c.heads), heads(added.dq, c, c.heads));
+    expect_rounded(heads(written.dk, c, c.kv_heads), heads(added.dk, c, c.kv_heads));
+    expect_rounded(values(written.dv, c, c.kv_heads), values(added.dv, c, c.kv_heads));
+  }
+}
+
+/// Only where each block's keys are its alone.
+TEST_P(AttentionHopperGradient, writes_gradients_of_whole_sequences_alone) {
+  const Problem parts = problem_of({1, 1, 1, 64}, {{0, 70}}, {{0, 30}, {40, 40}});
+  const Wanted wanted = wanted_of(parts);
+  const BackwardWay written{Determinism::kEqualBits, {&wgmma_attention}, true};
+  EXPECT_THROW(run_backward(GetParam(), 1, parts, wanted.lse, wanted.delta, written),
+               InternalError);
+}
+
 TEST_P(AttentionHopperGradient, serves_what_tma_takes_and_leaves_the_rest) {
   const auto bits = [&](const Problem& problem, const Way& way) {
     const Wanted wanted = wanted_of(problem);

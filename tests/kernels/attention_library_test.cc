@@ -371,12 +371,14 @@ TEST_P(AttentionLibrary, gradients_are_written_where_a_library_makes_them) {
   TestTensor to = problem.written();
   Gradients g = problem.gradients();
   AttentionBackward args = problem.backward(g);
-  EXPECT_FALSE(attention_backward_writes(context, args)) << "nowhere to write to";
+  EXPECT_EQ(attention_backward_writes(context, args), AttentionWrites::kNo)
+      << "nowhere to write to";
   args.written = problem.heads_to_write(to);
-  EXPECT_FALSE(attention_backward_writes(context, args)) << "our own kernels add";
+  EXPECT_EQ(attention_backward_writes(context, args), AttentionWrites::kNo)
+      << "our own kernels add such heads";
   expect_refused([&] { attention_backward(context, args); }, "given, where gradients are added");
   context.set_attention_backend(cudnn_attention);
-  EXPECT_TRUE(attention_backward_writes(context, args));
+  EXPECT_EQ(attention_backward_writes(context, args), AttentionWrites::kFromOutput);
   attention_backward(context, args);
   const auto forward = reference::attention_forward(problem.c);
   const auto d_o = packed(args.d_o);
@@ -384,7 +386,8 @@ TEST_P(AttentionLibrary, gradients_are_written_where_a_library_makes_them) {
       problem.c, d_o, forward.lse, reference::attention_delta(problem.c, d_o, forward.o));
   expect_close(packed(args.written.dq), wanted.dq, kRounded, "dq");
   args.written.dk.token_stride -= 1;
-  EXPECT_FALSE(attention_backward_writes(context, args)) << "rows of two strides";
+  EXPECT_EQ(attention_backward_writes(context, args), AttentionWrites::kNo)
+      << "rows of two strides";
 
   for (const AttentionKernel kernel : {AttentionKernel::kOwn, AttentionKernel::kLibrary}) {
     KernelChoices choices;
@@ -392,7 +395,9 @@ TEST_P(AttentionLibrary, gradients_are_written_where_a_library_makes_them) {
     context.set_kernel_choices(&choices);
     context.set_attention_backend(fastest_attention);
     args.written = problem.heads_to_write(to);
-    EXPECT_EQ(attention_backward_writes(context, args), kernel == AttentionKernel::kLibrary);
+    EXPECT_EQ(attention_backward_writes(context, args), kernel == AttentionKernel::kLibrary
+                                                            ? AttentionWrites::kFromOutput
+                                                            : AttentionWrites::kNo);
     context.set_kernel_choices(nullptr);
   }
 }

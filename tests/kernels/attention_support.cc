@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/math.h"
 #include "device/gpu.h"
 #include "kernels/common/gpu_info.h"
 #include "kernels/common/gpu_kernels.h"
@@ -128,11 +129,31 @@ Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::
               gradient(problem.kv_rows(), c.kv_heads * c.value_dim, 0)};
   const TestTensor lse_TH = TestTensor::of(DType::kF32, {problem.q_rows(), c.heads}, lse);
   const TestTensor delta_TH = TestTensor::of(DType::kF32, {problem.q_rows(), c.heads}, delta);
-  attention_backward(
-      context, {heads(g.dq, c, c.heads), heads(g.dk, c, c.kv_heads), values(g.dv, c, c.kv_heads),
-                values(problem.d_o, c, c.heads), problem.q(), problem.k(), problem.v(), lse_TH,
-                delta_TH, problem.mask(), problem.scale()});
-  return g;
+  AttentionBackward args{heads(g.dq, c, c.heads),
+                         heads(g.dk, c, c.kv_heads),
+                         values(g.dv, c, c.kv_heads),
+                         values(problem.d_o, c, c.heads),
+                         problem.q(),
+                         problem.k(),
+                         problem.v(),
+                         lse_TH,
+                         delta_TH,
+                         problem.mask(),
+                         problem.scale()};
+  if (!how.written) {
+    attention_backward(context, args);
+    return g;
+  }
+  for (TestTensor* const sums : {&g.dq, &g.dk, &g.dv})
+    for (std::int64_t i = 0; i < sums->shape().count(); ++i) sums->set(i, NAN);
+  const auto to_write = [&](const TestTensor& sums) {
+    return TestTensor(problem.dtype(), {sums.shape()[0], round_up(sums.shape()[1] + 8, 8)}, 0);
+  };
+  Gradients to{to_write(g.dq), to_write(g.dk), to_write(g.dv)};
+  args.written = {heads(to.dq, c, c.heads), heads(to.dk, c, c.kv_heads),
+                  values(to.dv, c, c.kv_heads)};
+  attention_backward(context, args);
+  return to;
 }
 
 bool on_gpu() { return test_device::device().kind == DeviceKind::kCuda; }

@@ -87,6 +87,8 @@ enum class Determinism : std::uint8_t { kEqualBits, kNone };
 struct BackwardWay {
   Determinism determinism = Determinism::kEqualBits;
   Way way = {};
+  bool written =
+      false;  ///< gradients come as bf16, over other numbers (AttentionBackward::written)
 };
 Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::vector<double>& lse,
                        const std::vector<double>& delta, const BackwardWay& how = {});
