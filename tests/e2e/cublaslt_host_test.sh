@@ -21,7 +21,8 @@ close_to_cpu() { # close_to_cpu WHAT RUN RECIPE
   close "$1: gradient norms" "$2" "cpu-$3" 5e-2 grad_norm
 }
 
-# One scale a tensor: q, k and v, gate and up have scales of their own, in calls and sums of parts. A step is recorded.
+# One scale a tensor: q, k and v, gate and up have scales of their own, in calls and sums of parts. A step is recorded. A
+# block has no more shared memory than that GPU gives.
 gpu 89 --set run.directory=ada
 ends_with "Ada" 0
 close_to_cpu "Ada" ada tensor

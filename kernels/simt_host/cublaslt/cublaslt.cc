@@ -3,7 +3,6 @@
 // it has no fp8 kernels for on a GPU of that capability, and scales between 16 bytes as an H200
 // does; what cuBLASLt itself has, only a GPU can show.
 #include <cublasLt.h>
-#include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <bit>
@@ -14,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/simt_host/runtime.h"
+#include "kernels/simt_host/streams.h"
 
 namespace {
 
@@ -110,13 +109,6 @@ struct Chosen {
   std::uint64_t workspace, reduction;
 };
 
-/// 89 of 8.9.
-int capability() {
-  cudaDeviceProp properties{};
-  cudaGetDeviceProperties(&properties, 0);
-  return properties.major * 10 + properties.minor;
-}
-
 constexpr std::int64_t kBlock = 128;
 std::int64_t blocks_of(std::int64_t size) { return (size + kBlock - 1) / kBlock; }
 
@@ -159,14 +151,14 @@ struct Scales {
 bool takes(const Scales& a, const Scales& b, bool fast) {
   if (a.one() && b.one()) return true;
   if (a.one() || b.one() || (a.squares() && b.squares())) return false;
-  return capability() == 90 && !fast && a.rows % 4 == 0 && b.rows % 4 == 0;
+  return simt::capability() == 90 && !fast && a.rows % 4 == 0 && b.rows % 4 == 0;
 }
 
 /// Whether there is a kernel. Of fp8: only columns of K on both sides, 16 bytes at once.
 bool has_kernel(const Desc& desc, const Layout& a, const Layout& b, const Layout& c,
                 const Preference& preference) {
   if (!is_fp8(a.type)) return a.type == b.type;
-  if (capability() < 89) return false;
+  if (simt::capability() < 89) return false;
   if (!is_fp8(b.type) || (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2)) return false;
   if (!desc.transposes(CUBLASLT_MATMUL_DESC_TRANSA) || desc.transposes(CUBLASLT_MATMUL_DESC_TRANSB))
     return false;
