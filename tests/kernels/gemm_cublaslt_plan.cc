@@ -9,6 +9,7 @@
 
 #include "kernels/common/gpu_info.h"
 #include "kernels/common/gpu_scratch.h"
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm_quantized_support.h"
 
 namespace trireme {
@@ -235,6 +236,32 @@ TEST_F(CublasLt, parts_of_k_are_added_before_they_are_rounded) {
   expect_product(sums, expected, once, 22, "added");
 }
 
+TEST_F(CublasLt, parts_of_rows_and_of_k_have_a_scale_for_each_pair) {
+  const ScaleDim k = dim_of(0, {{128, 0}, {60, 0}, {128, 0}}), rows = dim_of(0, {{6, 0}, {6, 0}}),
+                 columns = dim_of(0, {{16, 0}, {32, 0}});
+  const Operand a(kE4M3, rows, k, 1), b(kE5M2, columns, k, 2);
+  TestTensor sums(DType::kF32, {12, 48}, 0), half(DType::kBF16, {12, 48}, 0);
+  multiply({.c_MN = sums, .a = a.view(), .b = b.view()});
+  expect_product(sums, sums_of(a, b), std::vector<double>(12 * 48), 22, "f32");
+  EXPECT_FALSE(serves({.c_MN = half, .a = a.view(), .b = b.view()})) << "columns are rounded apart";
+}
+
+/// A plan is one of its strides; scales between 16 bytes are brought to a place of 16.
+TEST_F(CublasLt, the_same_product_into_wider_rows_is_another_plan) {
+  const ScaleDim k = {128, 0};
+  const Operand a(kE4M3, {8, 0}, k, 1), b(kE4M3, {16, 0}, k, 2),
+      two(kE4M3, dim_of(0, {{16, 0}, {16, 0}}), k, 3);
+  TestTensor narrow(DType::kF32, {8, 16}, 0), wide(DType::kF32, {8, 32}, 0),
+      between(DType::kF32, {1, 1}, 1);
+  QuantizedGemm args{.c_MN = narrow, .a = a.view(), .b = b.view()};
+  cast(context_, between, args.a.scales);
+  args.a.scales = between;
+  multiply(args);
+  expect_product(narrow, sums_of(a, b), std::vector<double>(8 * 16), 40, "narrow");
+  multiply({.c_MN = wide, .a = a.view(), .b = two.view()});
+  expect_product(wide, sums_of(a, two), std::vector<double>(8 * 32), 40, "wide");
+}
+
 /// More rows than their sums have room: they come in turns, into c's rows.
 TEST_F(CublasLt, sums_of_parts_take_no_more_than_their_room) {
   constexpr std::int64_t kN = 32768, kM = 260;
@@ -282,6 +309,13 @@ TEST_F(CublasLt, scales_of_blocks_come_in_the_librarys_order) {
     args.accumulate = Accumulate::kYes;
     multiply(args);
     expect_product(sums, sums_of(a, d), once, 40, "rows, added");
+    // Where they stand as a matrix of ours may, and behind a product of the same sizes.
+    TestTensor aligned(DType::kF32, b.scales.shape(), 0);
+    cast(context_, aligned, b.scales);
+    args = {.c_MN = sums, .a = a.view(), .b = b.view()};
+    args.b.scales = aligned;
+    multiply(args);
+    expect_product(sums, sums_of(a, b), zero, 40, "squares, aligned");
   }
 }
 
