@@ -3,7 +3,7 @@
 #   cuda          the kernels compiled by nvcc (TRIREME_CUDA)
 #   simt          the same sources compiled for the host and run by kernels/simt_host: tests only
 #   simt_checked  likewise, every load and store of a kernel checked
-#   simt_cublaslt as simt, with the tables of cuBLASLt and what stands for it
+#   simt_cublaslt, simt_checked_cublaslt  likewise, with the tables of cuBLASLt and what stands for it
 #   ptx           the PTX that nvcc makes of them, interpreted by kernels/ptx_host: tests only
 #   ptx_fmad      likewise, as it is shipped: products and sums contracted
 # trireme_link_gpu(<target> [backend]): without a name it is cuda where that is built, else none.
@@ -25,7 +25,7 @@ function(trireme_link_gpu target)
     set_target_properties(${target} PROPERTIES ENABLE_EXPORTS ON)
     set_property(TARGET ${target} APPEND PROPERTY BUILD_RPATH ${CMAKE_BINARY_DIR}/nccl_stand_in)
   endif()
-  if(backend STREQUAL "simt_cublaslt")
+  if(backend MATCHES "^simt.*_cublaslt$")
     add_dependencies(${target} trireme_cublaslt_stand_in)
     set_property(TARGET ${target} APPEND PROPERTY BUILD_RPATH ${CMAKE_BINARY_DIR}/cublaslt_stand_in)
   endif()
@@ -79,7 +79,7 @@ if(TRIREME_TESTS AND TARGET trireme_cuda_headers AND CMAKE_CXX_COMPILER_ID STREQ
   # The callbacks that this flag calls are those of kernels/simt_host; libtsan is not linked.
   target_compile_options(trireme_simt_checked_kernels PRIVATE -fsanitize=thread --param tsan-instrument-func-entry-exit=0)
 
-  # A library of cuBLASLt's name that tests open (kernels/simt_host/cublaslt), and a program that does.
+  # A library of cuBLASLt's name that tests open (kernels/simt_host/cublaslt), and programs that do.
   if(EXISTS ${TRIREME_CUDA_INCLUDE}/cublasLt.h)
     file(STRINGS ${TRIREME_CUDA_INCLUDE}/cublas_api.h major REGEX "#define CUBLAS_VER_MAJOR ")
     string(REGEX REPLACE ".*MAJOR ([0-9]+).*" "\\1" TRIREME_CUBLASLT_MAJOR "${major}")
@@ -89,13 +89,16 @@ if(TRIREME_TESTS AND TARGET trireme_cuda_headers AND CMAKE_CXX_COMPILER_ID STREQ
     set_target_properties(trireme_cublaslt_stand_in PROPERTIES OUTPUT_NAME cublasLt VERSION ${TRIREME_CUBLASLT_MAJOR}
                           SOVERSION ${TRIREME_CUBLASLT_MAJOR}
                           LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/cublaslt_stand_in)
-    add_library(trireme_gpu_simt_cublaslt OBJECT ${gpu_sources} ${src}/comm/gpu_channel_nccl.cc ${TRIREME_CUBLASLT_SOURCES})
-    target_compile_definitions(trireme_gpu_simt_cublaslt PRIVATE TRIREME_GPU_CUBLASLT
-                               $<TARGET_PROPERTY:trireme_gpu_simt,COMPILE_DEFINITIONS>)
-    target_link_libraries(trireme_gpu_simt_cublaslt PRIVATE trireme_options trireme_cuda_headers fmt::fmt
-                          INTERFACE ${CMAKE_DL_LIBS} Threads::Threads)
-    target_sources(trireme_gpu_simt_cublaslt INTERFACE $<TARGET_OBJECTS:trireme_simt_kernels>
-                   $<TARGET_OBJECTS:trireme_simt_runtime>)
+    foreach(variant simt simt_checked)
+      add_library(trireme_gpu_${variant}_cublaslt OBJECT ${gpu_sources} ${src}/comm/gpu_channel_nccl.cc
+                  ${TRIREME_CUBLASLT_SOURCES})
+      target_compile_definitions(trireme_gpu_${variant}_cublaslt PRIVATE TRIREME_GPU_CUBLASLT
+                                 $<TARGET_PROPERTY:trireme_gpu_${variant},COMPILE_DEFINITIONS>)
+      target_link_libraries(trireme_gpu_${variant}_cublaslt PRIVATE trireme_options trireme_cuda_headers fmt::fmt
+                            INTERFACE ${CMAKE_DL_LIBS} Threads::Threads)
+      target_sources(trireme_gpu_${variant}_cublaslt INTERFACE $<TARGET_OBJECTS:trireme_${variant}_kernels>
+                     $<TARGET_OBJECTS:trireme_simt_runtime>)
+    endforeach()
   endif()
 endif()
 
