@@ -192,7 +192,8 @@ struct Rows {
 };
 Product product_of_parts(const GemmQuantizedGpuArgs& args, const Rows& rows, const Part& k) {
   const GemmGpuArgs& all = args.product;
-  const auto place = (rows.a.begin * all.n + rows.b.begin) * size_of(all.c_type);
+  const auto place =
+      (rows.a.begin * all.n + rows.b.begin) * static_cast<std::int64_t>(size_of(all.c_type));
   Product product = whole_product(args);
   product.m = rows.a.size;
   product.n = rows.b.size;
@@ -201,9 +202,8 @@ Product product_of_parts(const GemmQuantizedGpuArgs& args, const Rows& rows, con
   product.b = bytes_behind(all.b, rows.b.begin * all.k + k.begin);
   product.stride_a = product.stride_b = all.k;
   product.stride_c = all.n;
-  product.c =
-      rows.sums != nullptr ? rows.sums : bytes_behind(all.c, static_cast<std::int64_t>(place));
-  if (rows.sums != nullptr) product.type_c = DType::kF32;
+  product.c = bytes_behind(all.c, place);
+  if (rows.sums != nullptr) product.c = rows.sums, product.type_c = DType::kF32;
   product.accumulate = all.accumulate || k.index > 0;
   if (all.bias != nullptr)
     product.bias = bytes_behind(all.bias, rows.b.begin * std::int64_t{sizeof(std::uint16_t)});
@@ -283,7 +283,8 @@ bool serves(const GemmQuantizedGpuArgs& args) {
 void multiply(const GemmQuantizedGpuArgs& args) {
   auto* const room =
       static_cast<float*>(bytes_behind(args.product.workspace, cublaslt::kWorkspaceBytes));
-  in_blocks(args) ? multiply_blocks(args, room) : multiply_parts(args, room);
+  if (in_blocks(args)) return multiply_blocks(args, room);
+  multiply_parts(args, room);
 }
 
 }  // namespace

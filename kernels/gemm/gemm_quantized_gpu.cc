@@ -248,11 +248,14 @@ std::string gemm_quantized_missing(Device device, std::int64_t block) {
     return runs_sm90a(info) ? "this build has no code for sm_90a, which multiplies blocks"
                             : "products of blocks have kernels for compute capability 9.0 alone";
   }
-  const GemmGpuKernels* library = gpu_kernels().gemm_cublaslt;
+  const GemmGpuKernels* const library = gpu_kernels().gemm_cublaslt;
   if (tables.library == nullptr || library == nullptr)
     return "this build has no cuBLASLt, which multiplies there";
   if (const char* problem = library->missing(); problem != nullptr)
-    return fmt::format("cuBLASLt, which multiplies there, cannot be used ({})", problem);
+    return fmt::format(
+        "cuBLASLt, which multiplies there, cannot be used ({}; cuBLAS of the CUDA toolkit has it, "
+        "in a folder that LD_LIBRARY_PATH may name)",
+        problem);
   if (tables.library->serves(gemm_quantized_internal::sample_product())) return "";
   return fmt::format(
       "cuBLASLt {} has no such products for it (Ada has them since CUDA 12.1 Update 1, Blackwell "

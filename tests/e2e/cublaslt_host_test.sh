@@ -7,11 +7,12 @@ simt=$(cd "$(dirname "$2")" && pwd)/$(basename "$2") library=$(cd "$(dirname "$3
 cpu=$binary
 fp8=(base.json --set run.steps=5 --set evaluation.interval_steps=5 --set precision.compute=fp8 --set model.hidden_size=80 --set model.head_dim=16
   --set model.intermediate_size=144)
-gpu() { # gpu CAPABILITY ARGUMENTS: with the library
+on_gpu() { # on_gpu CAPABILITY ARGUMENTS: with the library
   local capability=$1
   shift
-  binary=$library TRIREME_SIMT_CAPABILITY=$capability train "${fp8[@]}" --set run.device=cuda-host "$@"
+  binary=$library TRIREME_SIMT_CAPABILITY=$capability train "$@" --set run.device=cuda-host
 }
+gpu() { on_gpu "$1" "${fp8[@]}" "${@:2}"; }
 for recipe in tensor block; do
   train "${fp8[@]}" --set run.device=cpu --set precision.fp8.recipe=$recipe --set run.directory=cpu-$recipe
   ends_with "$recipe, cpu" 0
@@ -30,6 +31,13 @@ gpu 89 --set run.directory=ada-plain --set run.cuda_graph=off
 same_run "Ada: the same bits without a CUDA graph" ada-plain 5 ada
 TRIREME_SIMT_STREAMS=lazy gpu 89 --set run.directory=ada-lazy
 same_run "Ada: the same bits by lazy streams" ada-lazy 5 ada
+sed 's/"model": {.*/"model": {"model_type": "gpt2", "vocab_size": 257, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64},/
+  /"num_hidden_layers"/d' base.json >gpt2.json
+gpt2=(gpt2.json --set run.steps=5 --set evaluation.interval_steps=5 --set precision.compute=fp8)
+train "${gpt2[@]}" --set run.device=cpu --set run.directory=cpu-gpt2
+on_gpu 89 "${gpt2[@]}" --set run.directory=ada-gpt2
+ends_with "Ada, biases and weights that stand [in, out]" 0
+close_to_cpu "Ada, biases and weights that stand [in, out]" ada-gpt2 gpt2
 gpu 100 --set run.directory=blackwell
 ends_with "Blackwell" 0
 same_run "Blackwell: the bits of Ada, as the same stands for both" blackwell 5 ada
@@ -58,6 +66,10 @@ gpu 89 --set model.model_type=mixtral --set model.num_local_experts=3 --set run.
 refused "experts on Ada" 'products of experts in fp8 have kernels for compute capability 9.0 alone. Set precision.compute "bf16"'
 gpu 80 --set run.directory=refused
 refused "a GPU without fp8" 'its tensor cores have no fp8, which begins at compute capability 8.9. Set precision.compute "bf16"'
+mkdir broken
+for major in 12 13; do : >broken/libcublasLt.so.$major; done
+LD_LIBRARY_PATH=$PWD/broken gpu 89 --set run.directory=refused
+refused "Ada and a broken cuBLASLt" 'cuBLASLt, which multiplies there, cannot be used (.*libcublasLt.so.*LD_LIBRARY_PATH may name). Set precision.compute "bf16"'
 binary=$simt TRIREME_SIMT_CAPABILITY=89 train "${fp8[@]}" --set run.device=cuda-host --set run.directory=refused
 refused "Ada without cuBLASLt" 'this build has no cuBLASLt, which multiplies there. Set precision.compute "bf16"'
 finish
