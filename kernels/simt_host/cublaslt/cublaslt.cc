@@ -114,20 +114,21 @@ std::int64_t blocks_of(std::int64_t size) { return (size + kBlock - 1) / kBlock;
 
 /// How scales are read: of an operand [rows, k] whose product is along k.
 struct Scales {
-  cublasLtMatmulMatrixScale_t mode;
+  static constexpr int kSquares = 5;  // CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F of CUDA 12.9
+  int mode;
   const float* at;
   std::int64_t rows, k;
 
   Scales(const Desc& desc, bool of_a, const Layout& layout)
-      : mode(static_cast<cublasLtMatmulMatrixScale_t>(desc.get<std::int32_t>(
+      : mode(desc.get<std::int32_t>(
             of_a ? CUBLASLT_MATMUL_DESC_A_SCALE_MODE : CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
-            CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F))),
+            CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F)),
         at(desc.scale(of_a ? CUBLASLT_MATMUL_DESC_A_SCALE_POINTER
                            : CUBLASLT_MATMUL_DESC_B_SCALE_POINTER)),
         rows(layout.columns),
         k(layout.rows) {}
   [[nodiscard]] bool one() const { return mode == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F; }
-  [[nodiscard]] bool squares() const { return mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F; }
+  [[nodiscard]] bool squares() const { return mode == kSquares; }
   [[nodiscard]] std::int64_t stride() const { return (blocks_of(k) + 3) / 4 * 4; }
   [[nodiscard]] double of(std::int64_t row, std::int64_t i) const {
     if (at == nullptr) return 1;
