@@ -3,6 +3,7 @@
 #   cuda          the kernels compiled by nvcc (TRIREME_CUDA)
 #   simt          the same sources compiled for the host and run by kernels/simt_host: tests only
 #   simt_checked  likewise, every load and store of a kernel checked
+#   simt_cublaslt, simt_checked_cublaslt  likewise, with the tables of cuBLASLt and what stands for it
 #   ptx           the PTX that nvcc makes of them, interpreted by kernels/ptx_host: tests only
 #   ptx_fmad      likewise, as it is shipped: products and sums contracted
 # trireme_link_gpu(<target> [backend]): without a name it is cuda where that is built, else none.
@@ -24,6 +25,10 @@ function(trireme_link_gpu target)
     set_target_properties(${target} PROPERTIES ENABLE_EXPORTS ON)
     set_property(TARGET ${target} APPEND PROPERTY BUILD_RPATH ${CMAKE_BINARY_DIR}/nccl_stand_in)
   endif()
+  if(backend MATCHES "^simt.*_cublaslt$")
+    add_dependencies(${target} trireme_cublaslt_stand_in)
+    set_property(TARGET ${target} APPEND PROPERTY BUILD_RPATH ${CMAKE_BINARY_DIR}/cublaslt_stand_in)
+  endif()
   if(backend STREQUAL "cuda")  # NCCL and cuBLASLt are opened by name: also those of the toolkit built with
     set_property(TARGET ${target} APPEND PROPERTY BUILD_RPATH ${TRIREME_CUDA_LIBRARY_FOLDERS})
   endif()
@@ -37,18 +42,6 @@ set(common ${PROJECT_SOURCE_DIR}/kernels/common)
 add_library(trireme_gpu_none OBJECT ${src}/device/gpu_none.cc ${src}/comm/gpu_channel_none.cc
             ${common}/gpu_kernels_none.cc)
 target_link_libraries(trireme_gpu_none PRIVATE trireme_options fmt::fmt)
-
-# A library of cuBLASLt's name that tests open (kernels/simt_host/cublaslt).
-if(TRIREME_TESTS AND TARGET trireme_cuda_headers AND EXISTS ${TRIREME_CUDA_INCLUDE}/cublasLt.h)
-  file(STRINGS ${TRIREME_CUDA_INCLUDE}/cublas_api.h major REGEX "#define CUBLAS_VER_MAJOR ")
-  string(REGEX REPLACE ".*MAJOR ([0-9]+).*" "\\1" TRIREME_CUBLASLT_MAJOR "${major}")
-  add_library(trireme_cublaslt_stand_in SHARED ${PROJECT_SOURCE_DIR}/kernels/simt_host/cublaslt/cublaslt.cc)
-  target_link_libraries(trireme_cublaslt_stand_in PRIVATE trireme_options trireme_cuda_headers)
-  target_compile_options(trireme_cublaslt_stand_in PRIVATE -fno-sanitize=all)
-  set_target_properties(trireme_cublaslt_stand_in PROPERTIES OUTPUT_NAME cublasLt VERSION ${TRIREME_CUBLASLT_MAJOR}
-                        SOVERSION ${TRIREME_CUBLASLT_MAJOR}
-                        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/cublaslt_stand_in)
-endif()
 
 set(gpu_sources ${src}/device/gpu_cuda.cc ${common}/gpu_kernels_cuda.cc ${common}/launch_cuda.cc)
 
@@ -85,6 +78,28 @@ if(TRIREME_TESTS AND TARGET trireme_cuda_headers AND CMAKE_CXX_COMPILER_ID STREQ
   endforeach()
   # The callbacks that this flag calls are those of kernels/simt_host; libtsan is not linked.
   target_compile_options(trireme_simt_checked_kernels PRIVATE -fsanitize=thread --param tsan-instrument-func-entry-exit=0)
+
+  # A library of cuBLASLt's name that tests open (kernels/simt_host/cublaslt), and programs that do.
+  if(EXISTS ${TRIREME_CUDA_INCLUDE}/cublasLt.h)
+    file(STRINGS ${TRIREME_CUDA_INCLUDE}/cublas_api.h major REGEX "#define CUBLAS_VER_MAJOR ")
+    string(REGEX REPLACE ".*MAJOR ([0-9]+).*" "\\1" TRIREME_CUBLASLT_MAJOR "${major}")
+    add_library(trireme_cublaslt_stand_in SHARED ${PROJECT_SOURCE_DIR}/kernels/simt_host/cublaslt/cublaslt.cc)
+    target_link_libraries(trireme_cublaslt_stand_in PRIVATE trireme_options trireme_cuda_headers)
+    target_compile_options(trireme_cublaslt_stand_in PRIVATE -O3 -fno-sanitize=all)
+    set_target_properties(trireme_cublaslt_stand_in PROPERTIES OUTPUT_NAME cublasLt VERSION ${TRIREME_CUBLASLT_MAJOR}
+                          SOVERSION ${TRIREME_CUBLASLT_MAJOR}
+                          LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/cublaslt_stand_in)
+    foreach(variant simt simt_checked)
+      add_library(trireme_gpu_${variant}_cublaslt OBJECT ${gpu_sources} ${src}/comm/gpu_channel_nccl.cc
+                  ${TRIREME_CUBLASLT_SOURCES})
+      target_compile_definitions(trireme_gpu_${variant}_cublaslt PRIVATE TRIREME_GPU_CUBLASLT
+                                 $<TARGET_PROPERTY:trireme_gpu_${variant},COMPILE_DEFINITIONS>)
+      target_link_libraries(trireme_gpu_${variant}_cublaslt PRIVATE trireme_options trireme_cuda_headers fmt::fmt
+                            INTERFACE ${CMAKE_DL_LIBS} Threads::Threads)
+      target_sources(trireme_gpu_${variant}_cublaslt INTERFACE $<TARGET_OBJECTS:trireme_${variant}_kernels>
+                     $<TARGET_OBJECTS:trireme_simt_runtime>)
+    endforeach()
+  endif()
 endif()
 
 # ---- the interpreter of PTX ----

@@ -94,6 +94,13 @@ else # a rehearsal
   for size in 124m 1558m 8b-layers; do cp tiny.json $size.json; done
 fi
 
+# What the GPU has of fp8 (docs/fp8.md): Hopper all, others that have it at all products without experts, one scale a tensor.
+capability=90
+[ "$device" != cuda ] || [ "$dry" ] || capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -dc 0-9)
+recipes=()
+[ "${capability:-0}" -lt 89 ] || recipes=(tensor)
+[ "$capability" != 90 ] || recipes=(block tensor)
+
 losses() { sed -n 's/.*"kind":"step","step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl"; }
 # close WHAT RUN EXPECTED_RUN TOLERANCE
 close() {
@@ -193,6 +200,15 @@ family() {
   [ "$dry" ] || if cmp cpu-$name.txt gpu-$name.txt; then echo "ok: $1: the tokens of the CPU"; else echo "FAILED: $1: the tokens of the CPU" && code=1; fi
   return $code
 }
+# fp8_by_library RECIPE ARGUMENTS: by cuBLASLt whatever it serves of what was chosen in gpu-llama-RECIPE-fp8
+fp8_by_library() {
+  local code=0
+  [ "$device" = cuda ] || return 0
+  [ "$dry" ] || sed 's/"kernel": "hopper"/"kernel": "cublaslt"/' "gpu-llama-$1-fp8/kernel_choices.json" >library.json
+  TRIREME_KERNEL_CHOICES=$output/library.json run tiny.json library-$1 --set run.steps=6 --set precision.compute=fp8 "${@:2}" || code=1
+  close "llama-$1, fp8, by cuBLASLt: the losses of the CPU" library-$1 cpu-llama-$1-fp8 5e-3 || code=1
+  return $code
+}
 # Heads of 192 and 128, as DeepSeek-V3 has them, and few of everything else.
 latents=(--set model.model_type=deepseek_v3 --set model.num_attention_heads=4 --set model.num_key_value_heads=4
   --set model.q_lora_rank=96 --set model.kv_lora_rank=64 --set model.qk_nope_head_dim=128 --set model.qk_rope_head_dim=64
@@ -224,8 +240,10 @@ stage_families() {
     family gpt_oss $compute tiny.json --set model.model_type=gpt_oss --set model.head_dim=64 --set model.num_local_experts=6 \
       --set model.num_experts_per_tok=2 --set model.intermediate_size=64 --set model.sliding_window=20 --set model.swiglu_limit=0.2 || code=1
   done
-  for compute in tensor block; do
+  for compute in "${recipes[@]}"; do
     family llama-$compute fp8 tiny.json --set precision.fp8.recipe=$compute "${model[@]}" || code=1
+    [ "$capability" = 90 ] || continue
+    fp8_by_library $compute --set precision.fp8.recipe=$compute "${model[@]}" || code=1
     family qwen2_moe-$compute fp8 tiny.json --set precision.fp8.recipe=$compute --set model.model_type=qwen2_moe --set model.num_experts=6 \
       --set model.num_experts_per_tok=2 --set model.moe_intermediate_size=64 --set model.shared_expert_intermediate_size=96 || code=1
     family deepseek_v3-$compute fp8 tiny.json --set precision.fp8.recipe=$compute "${latents[@]}" || code=1
@@ -373,7 +391,7 @@ stage_times() {
   local code=0 size recipe
   for size in 124m 1558m 8b-layers; do
     timed $size $size || code=1
-    for recipe in block tensor; do
+    for recipe in "${recipes[@]}"; do
       [ $size != 124m ] || continue
       timed $size-$recipe $size --no-rates --set precision.compute=fp8 --set precision.fp8.recipe=$recipe || code=1
     done

@@ -39,7 +39,7 @@ PARTS = {  # of an op's kernels, edited by themselves
 }
 SERVES = {
     "gemm": "the fastest of ours, cuBLASLt's and `mma.sync`'s, measured by shape on the GPU (`kernel_choices.json`)",
-    "gemm_fp8": "ours, and where scales are of whole tensors the faster of ours and cuBLASLt's (`kernel_choices.json`)",
+    "gemm_fp8": "the faster of ours and cuBLASLt's (`kernel_choices.json`)",
     "attention": "the faster of ours and cuDNN's, measured for each pass on the GPU (`kernel_choices.json`)",
 }
 SUITES = {

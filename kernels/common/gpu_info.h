@@ -21,4 +21,7 @@ inline const gpu::Info& info_of(const Context& context) { return info_of(context
 /// Whether it runs code for sm_90a, whose instructions are not in Hopper's successors.
 inline bool runs_sm90a(const gpu::Info& info) { return info.capability == 90; }
 
+/// Whether its tensor cores multiply fp8: since Ada.
+inline bool multiplies_fp8(const gpu::Info& info) { return info.capability >= 89; }
+
 }  // namespace trireme

@@ -88,6 +88,9 @@ constexpr std::int64_t attention_turns_bytes(std::int64_t sequences, std::int64_
 /// What a library's products use at most, on Hopper, and its alignment.
 constexpr std::int64_t kProductWorkspaceBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kProductAlignment = 256;
+/// Beside that, of products in fp8: scales in places of their own and the sums of the parts of K
+/// before they are rounded, or the scales of blocks in the library's order.
+constexpr std::int64_t kFp8ProductBytes = (std::int64_t{32} << 20) + 512;
 
 /// Whether a tile of 128 x 128 holds whole blocks of at most 128 different scales, in a row or a
 /// column: then quantize, which finds the maxima itself, needs no memory for them.

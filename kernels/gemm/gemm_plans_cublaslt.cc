@@ -142,9 +142,13 @@ class Plans {
     const Key key = {p.m,
                      p.n,
                      p.k,
+                     p.stride_a,
+                     p.stride_b,
+                     p.stride_c,
                      p.transpose_a * 2 + p.transpose_b,
                      p.accumulate * 2 + (p.bias != nullptr),
                      (p.scale_a != nullptr) * 2 + p.fast_sums,
+                     static_cast<int>(p.scales_a) * 256 + static_cast<int>(p.scales_b),
                      (static_cast<int>(p.type_a) * 256 + static_cast<int>(p.type_b)) * 256 +
                          static_cast<int>(p.type_c),
                      alignment_of(p.a),
@@ -158,14 +162,16 @@ class Plans {
   [[nodiscard]] cublasLtHandle_t handle() const { return handle_.get(); }
 
  private:
-  using Key = std::array<std::int64_t, 11>;
+  using Key = std::array<std::int64_t, 15>;
 
+  /// Of a matrix that is stored as [rows, columns].
   static Layout layout(const Product& p, DType type, std::int64_t rows, std::int64_t columns,
                        std::int64_t stride) {
     cublasLtMatrixLayout_t raw = nullptr;
-    check(p, "layout",
-          library()->layout_create(&raw, type_of(type), static_cast<std::uint64_t>(rows),
-                                   static_cast<std::uint64_t>(columns), stride));
+    check(
+        p, "layout",
+        library()->layout_create(&raw, type_of(type), static_cast<std::uint64_t>(columns),
+                                 static_cast<std::uint64_t>(rows), stride == 0 ? columns : stride));
     return Layout(raw);
   }
 
@@ -178,13 +184,32 @@ class Plans {
     }
     Plan plan;
     plan.desc = describe(p);
-    plan.a =
-        p.transpose_b ? layout(p, p.type_b, p.k, p.n, p.k) : layout(p, p.type_b, p.n, p.k, p.n);
-    plan.b =
-        p.transpose_a ? layout(p, p.type_a, p.m, p.k, p.m) : layout(p, p.type_a, p.k, p.m, p.k);
-    plan.c = layout(p, p.type_c, p.n, p.m, p.n);
-    choose(p, plan);
+    plan.a = p.transpose_b ? layout(p, p.type_b, p.n, p.k, p.stride_b)
+                           : layout(p, p.type_b, p.k, p.n, p.stride_b);
+    plan.b = p.transpose_a ? layout(p, p.type_a, p.k, p.m, p.stride_a)
+                           : layout(p, p.type_a, p.m, p.k, p.stride_a);
+    plan.c = layout(p, p.type_c, p.m, p.n, p.stride_c);
+    if (takes_scales(p, plan.desc.get())) choose(p, plan);
     return plan;
+  }
+
+  /// Says how the scales lie. False: a library or a toolkit before 12.9 knows one for all alone.
+  static bool takes_scales(const Product& p, cublasLtMatmulDesc_t desc) {
+    if (p.scales_a == Scales::kOne && p.scales_b == Scales::kOne) return true;
+#if CUBLAS_VERSION >= 120900
+    const auto takes = [&](cublasLtMatmulDescAttributes_t attribute, Scales scales) {
+      const std::int32_t mode = scales == Scales::kOne ? CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F
+                                : scales == Scales::kOfRows
+                                    ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
+                                    : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+      return library()->desc_set(desc, attribute, &mode, sizeof mode) == CUBLAS_STATUS_SUCCESS;
+    };
+    return takes(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, p.scales_b) &&
+           takes(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, p.scales_a);
+#else
+    (void)desc;
+    return false;
+#endif
   }
 
   static Desc describe(const Product& p) {

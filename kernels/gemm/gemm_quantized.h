@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "kernels/gemm/gemm.h"
 #include "tensor/quantized_view.h"
 
@@ -21,8 +24,8 @@ namespace trireme {
 /// multiplied by the scales; only `precise_sums` false, with one scale of each operand for all of
 /// K, leaves all of K in it (what forward products may do, by Transformer Engine's choice). Which
 /// kernel multiplies is the context's choice (kernel_choices.h): cuBLASLt too, which may round
-/// otherwise, where both operands have one scale for all of K. On a CPU values are multiplied in
-/// f32.
+/// otherwise, and which is alone where this program has no kernels for a GPU. On a CPU values are
+/// multiplied in f32.
 struct QuantizedGemm {
   TensorView c_MN;
   ConstQuantizedView a, b;
@@ -38,8 +41,13 @@ struct QuantizedGemm {
 };
 void gemm_quantized(Context& context, const QuantizedGemm& args);
 
-/// Whether products of both recipes, whole tensors and blocks of 128, have kernels there: on a CPU,
-/// and on a GPU of Hopper's architecture.
-bool gemm_quantized_serves(Device device);
+/// Why products of a recipe have no kernels there, as a clause; "" where they have. `block`: of the
+/// scales, 128, or 0 for whole tensors. On a CPU and on a GPU of Hopper's architecture both have;
+/// on one of Ada's or Blackwell's whole tensors, by cuBLASLt. Asks that library, of which the
+/// thread's GPU must be selected.
+std::string gemm_quantized_missing(Device device, std::int64_t block);
+inline bool gemm_quantized_serves(Device device, std::int64_t block) {
+  return gemm_quantized_missing(device, block).empty();
+}
 
 }  // namespace trireme

@@ -146,10 +146,10 @@ void gemm_by_table(Context& context, const QuantizedGemm& args,
 }
 
 GpuTables gpu_tables(Device device) {
-  if (!runs_sm90a(info_of(device))) return {nullptr, nullptr};
+  const gpu::Info& info = info_of(device);
   const GpuKernels& kernels = gpu_kernels();
-  const GemmQuantizedGpuKernels* own = kernels.gemm_fp8_sm90;
-  return {own, own == nullptr ? nullptr : kernels.gemm_fp8_cublaslt};
+  return {runs_sm90a(info) ? kernels.gemm_fp8_sm90 : nullptr,
+          multiplies_fp8(info) ? kernels.gemm_fp8_cublaslt : nullptr};
 }
 
 QuantizedProductKey key_of(const GemmQuantizedGpuArgs& args) {
@@ -175,7 +175,9 @@ QuantizedProductKey key_of(const GemmQuantizedGpuArgs& args) {
 
 const GemmQuantizedGpuKernels* choose_kernel(const GpuTables& tables,
                                              const GemmQuantizedGpuArgs& args) {
-  return tables.own != nullptr && tables.own->serves(args) ? tables.own : nullptr;
+  for (const GemmQuantizedGpuKernels* table : {tables.own, tables.library})
+    if (table != nullptr && table->serves(args)) return table;
+  return nullptr;
 }
 
 const GemmQuantizedGpuKernels* chosen_kernel(const GpuTables& tables,
@@ -205,11 +207,28 @@ const GemmQuantizedGpuKernels* choose_kernel(Context& context, const QuantizedGe
   return choose_kernel(tables, raw);
 }
 
+GemmQuantizedGpuArgs sample_product() {
+  constexpr std::int64_t kSize = 128;
+  const ScaleDim whole(kSize, 0);
+  GemmQuantizedGpuArgs raw{};
+  raw.product.m = raw.product.n = raw.product.k = kSize;
+  raw.product.type = raw.product.c_type = DType::kBF16;
+  raw.format_a = raw.format_b = DType::kF8E4M3;
+  raw.a = raw.b = scales_of({}, whole, whole);
+  raw.k_parts = ends_of_parts(whole, raw.k_ends);
+  return raw;
+}
+
 bool gemm_on_gpu(Context& context, const QuantizedGemm& args,
                  const GemmQuantizedGpuKernels* chosen) {
   if (args.a.columns.padded_size() == 0) {
     add_nothing(context, args);
     return false;
+  }
+  if (chosen == nullptr && gpu_tables(context.device()).own == nullptr) {
+    throw EnvironmentError(
+        "cuBLASLt has no kernel on this GPU for {}. Set precision.compute \"bf16\"",
+        words_of(args));
   }
   expect(chosen != nullptr, "no kernel of this GPU serves {}", words_of(args));
   gemm_by_table(context, args, *chosen);
@@ -218,9 +237,30 @@ bool gemm_on_gpu(Context& context, const QuantizedGemm& args,
 
 }  // namespace gemm_quantized_internal
 
-bool gemm_quantized_serves(Device device) {
-  return device.kind == DeviceKind::kCpu ||
-         gemm_quantized_internal::gpu_tables(device).own != nullptr;
+std::string gemm_quantized_missing(Device device, std::int64_t block) {
+  if (device.kind == DeviceKind::kCpu) return "";
+  const gpu::Info& info = info_of(device);
+  const gemm_quantized_internal::GpuTables tables = gemm_quantized_internal::gpu_tables(device);
+  if (tables.own != nullptr) return "";
+  if (!multiplies_fp8(info))
+    return "its tensor cores have no fp8, which begins at compute capability 8.9";
+  if (block != 0) {
+    return runs_sm90a(info) ? "this build has no code for sm_90a, which multiplies blocks"
+                            : "products of blocks have kernels for compute capability 9.0 alone";
+  }
+  const GemmGpuKernels* const library = gpu_kernels().gemm_cublaslt;
+  if (tables.library == nullptr || library == nullptr)
+    return "this build has no cuBLASLt, which multiplies there";
+  if (const char* problem = library->missing(); problem != nullptr)
+    return fmt::format(
+        "cuBLASLt, which multiplies there, cannot be used ({}; cuBLAS of the CUDA toolkit has it, "
+        "in a folder that LD_LIBRARY_PATH may name)",
+        problem);
+  if (tables.library->serves(gemm_quantized_internal::sample_product())) return "";
+  return fmt::format(
+      "cuBLASLt {} has no such products for it (Ada has them since CUDA 12.1 Update 1, Blackwell "
+      "since 12.8)",
+      library->version());
 }
 
 }  // namespace trireme

@@ -18,7 +18,7 @@ Gemm without_operands(const QuantizedGemm& args);
 
 /// The kernels that a product is chosen among.
 struct GpuTables {
-  const GemmQuantizedGpuKernels *own, *library;  ///< both null where the GPU has no kernels for fp8
+  const GemmQuantizedGpuKernels *own, *library;  ///< null where the GPU or the build has none
 };
 GpuTables gpu_tables(Device device);
 /// By rule; null where none serves the product with its epilogue, or an op behind it is faster.
@@ -42,6 +42,8 @@ bool gemm_on_gpu(Context& context, const QuantizedGemm& args,
 void gemm_unfused(Context& context, const QuantizedGemm& args);
 
 GemmQuantizedGpuArgs gpu_args(const Context& context, const QuantizedGemm& args);
+/// Of the recipe with one scale a tensor, to ask a table about: its memory is not looked at.
+GemmQuantizedGpuArgs sample_product();
 /// By a table that must serve the product; `multiprocessors`, if not 0: for tests.
 void gemm_by_table(Context& context, const QuantizedGemm& args,
                    const GemmQuantizedGpuKernels& table, int multiprocessors = 0);

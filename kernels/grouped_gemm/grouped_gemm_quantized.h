@@ -39,4 +39,8 @@ struct QuantizedGroupedGemmWeights {
 };
 void grouped_gemm_quantized_weights(Context& context, const QuantizedGroupedGemmWeights& args);
 
+/// Whether both have kernels there: on a CPU, and on a GPU of Hopper's architecture. (cuBLASLt
+/// would have to know on the host how many rows each expert has.)
+bool grouped_gemm_quantized_serves(Device device);
+
 }  // namespace trireme

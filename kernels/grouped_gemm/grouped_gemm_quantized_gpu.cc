@@ -1,4 +1,5 @@
 #include "kernels/common/dispatch.h"
+#include "kernels/common/gpu_info.h"
 #include "kernels/common/gpu_scratch.h"
 #include "kernels/gemm/gemm_quantized_scales.h"
 #include "kernels/grouped_gemm/grouped_gemm_quantized_gpu_table.h"
@@ -83,3 +84,12 @@ void weights_on_gpu(Context& context, const QuantizedGroupedGemmWeights& args) {
 }
 
 }  // namespace trireme::grouped_gemm_internal
+
+namespace trireme {
+
+bool grouped_gemm_quantized_serves(Device device) {
+  return device.kind == DeviceKind::kCpu ||
+         (runs_sm90a(info_of(device)) && gpu_kernels().grouped_gemm_fp8_sm90 != nullptr);
+}
+
+}  // namespace trireme

@@ -196,10 +196,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   const char* name = std::getenv("TRIREME_SIMT_GPU_NAME");
   *p = {};
   std::snprintf(p->name, sizeof p->name, "%s", name != nullptr ? name : "host execution");
-  const char* capability = std::getenv("TRIREME_SIMT_CAPABILITY");
-  const int number = capability != nullptr ? std::atoi(capability) : 90;
-  p->major = number / 10;
-  p->minor = number % 10;
+  p->major = trireme::simt::capability() / 10;
+  p->minor = trireme::simt::capability() % 10;
   p->multiProcessorCount = 4;
   p->totalGlobalMem = trireme::simt::memory_bytes();
   return cudaSuccess;

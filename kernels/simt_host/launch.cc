@@ -2,14 +2,27 @@
 
 #include <sys/mman.h>
 
+#include <cstdlib>
 #include <thread>
 
 #include "kernels/simt_host/state.h"
+#include "kernels/simt_host/streams.h"
 
 namespace trireme::simt {
 
+int capability() {
+  const char* wanted = std::getenv("TRIREME_SIMT_CAPABILITY");
+  return wanted != nullptr ? std::atoi(wanted) : 90;
+}
+
 Options& options() {
-  static Options o;
+  static Options o = [] {
+    Options of;
+    const int gpu = capability();
+    if (gpu == 80) of.max_smem_bytes = 163 << 10;
+    if ((gpu > 80 && gpu < 90) || gpu >= 120) of.max_smem_bytes = 99 << 10;
+    return of;
+  }();
   return o;
 }
 Stats& stats() {
@@ -35,6 +48,7 @@ void check_launch(const LaunchShape& s, const Options& o) {
   if (s.cluster < 1 || s.cluster > kClusterMax || s.grid.x % unsigned(s.cluster) ||
       (s.cluster > 1 && threads % 128))
     refuse("clusters of " + std::to_string(s.cluster) + " blocks");
+  if (s.cluster > 1 && capability() < 90) refuse("a cluster, before Hopper");
   if (s.smem_bytes > o.max_smem_bytes)
     refuse(std::to_string(s.smem_bytes) + " bytes of shared memory, the device has " +
            std::to_string(o.max_smem_bytes));

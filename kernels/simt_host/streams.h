@@ -28,8 +28,9 @@ struct Capture {
 
 /// The value of the error, remembered for cudaGetLastError.
 cudaError_t remember(cudaError_t);
-/// Of a GPU, as a test wants it.
+/// Of a GPU, as a test wants it; a capability of 9.0 is 90.
 size_t memory_bytes();
+int capability();
 
 /// The null stream's, too.
 CUstream_st& queue_of(cudaStream_t);

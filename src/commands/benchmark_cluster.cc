@@ -24,7 +24,6 @@ namespace {
 constexpr double kFlopsMax = 4e9, kGpuFlopsMax = 2e12;
 constexpr std::int64_t kTransferBytesMax = 16 << 20;
 constexpr std::int64_t kPassBytesMax = 256 << 20, kGpuPassBytes = 1 << 30;
-constexpr int kFp8Capability = 90;
 
 /// On every rank the mean over all.
 void take_mean(Communicator& replica, double& value) {
@@ -75,7 +74,7 @@ class ClusterMeasurement {
       cluster_.device.name = info.name;
       cluster_.device.memory_bytes = static_cast<std::int64_t>(info.total_bytes);
       cluster_.device.multiprocessors = info.multiprocessors;
-      fp8_ = info.capability >= kFp8Capability && gemm_quantized_serves(context.device());
+      fp8_ = gemm_quantized_serves(context.device(), fp8_block(Fp8Recipe::kTensor));
     } else {
       cluster_.device.name = cpu_model_name();
       cluster_.device.memory_bytes = memory_bytes_available() / in_node();

@@ -67,8 +67,9 @@ std::int64_t experts_bytes(const ModelConfig& of_rank, const StageShape& shape) 
 std::int64_t gpu_scratch_bytes(const ModelConfig& of_rank, const StageShape& shape) {
   using namespace gpu_scratch;
   const std::int64_t tokens = shape.local_tokens();
-  std::int64_t most =
-      std::max(kProductWorkspaceBytes + kProductAlignment, experts_bytes(of_rank, shape));
+  const std::int64_t products =
+      kProductWorkspaceBytes + kProductAlignment + (shape.fp8 ? kFp8ProductBytes : 0);
+  std::int64_t most = std::max(products, experts_bytes(of_rank, shape));
   if (shape.purpose == StagePurpose::kEvaluation) return most;
   most = std::max({most, embedding_backward_bytes(tokens, of_rank.vocab_size),
                    embedding_backward_bytes(tokens, of_rank.max_positions)});

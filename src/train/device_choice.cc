@@ -13,6 +13,8 @@
 #include "device/gpu_peak.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_quantized.h"
+#include "kernels/grouped_gemm/grouped_gemm_quantized.h"
+#include "model/param_table.h"
 
 namespace trireme {
 
@@ -191,14 +193,45 @@ const AttentionBackend& ready_attention(const Launch& launch, Device device,
   return *backend.otherwise;
 }
 
-void require_fp8(const Launch& launch, Device device) {
+namespace {
+
+bool has_experts_in_fp8(const ModelConfig& model, const Fp8Precision& precision) {
+  const auto begin = model.layers.begin() + precision.bf16_layers[0],
+             end = model.layers.end() - precision.bf16_layers[1];
+  return std::any_of(begin, end,
+                     [](const LayerConfig& layer) { return layer.experts.has_value(); });
+}
+
+/// Why a GPU cannot multiply so, and what to set; "" where it can.
+std::string fp8_problem(Device device, const ModelConfig& model, const Fp8Precision& precision) {
+  const bool experts =
+      has_experts_in_fp8(model, precision) && !grouped_gemm_quantized_serves(device);
+  const std::string tensor = gemm_quantized_missing(device, fp8_block(Fp8Recipe::kTensor)),
+                    own = gemm_quantized_missing(device, fp8_block(precision.recipe));
+  if (own.empty() && !experts) return "";
+  const bool by_recipe = precision.recipe != Fp8Recipe::kTensor && tensor.empty() && !experts;
+  return fmt::format(
+      "{}. Set {}",
+      own.empty() ? "products of experts in fp8 have kernels for compute capability 9.0 alone"
+                  : own,
+      by_recipe ? "precision.fp8.recipe \"tensor\"" : "precision.compute \"bf16\"");
+}
+
+}  // namespace
+
+void require_fp8(const Launch& launch, Device device, const ModelConfig& model,
+                 const Fp8Precision& precision) {
   run_together(launch.job(), [&] {
-    if (gemm_quantized_serves(device)) return;
+    if (device.kind == DeviceKind::kCpu) return;
+    gpu::select(device.index);
+    const std::string problem = fp8_problem(device, model, precision);
+    if (problem.empty()) return;
+    const gpu::Info info = gpu::info(device.index);
     throw EnvironmentError(
-        "precision.compute is \"fp8\", and {} (compute capability {:.1f}) has no kernels for such "
-        "products here: they are for GPUs of capability 9.0 (H100, H200). Set precision.compute "
-        "\"bf16\"",
-        gpu::info(device.index).name, gpu::info(device.index).capability / 10.0);
+        "precision.compute is \"fp8\" by the recipe \"{}\", which {} (compute capability {}.{}) "
+        "cannot do: {}",
+        EnumWords<Fp8Recipe>::kWords[static_cast<std::size_t>(precision.recipe)], info.name,
+        info.capability / 10, info.capability % 10, problem);
   });
 }
 

@@ -34,8 +34,10 @@ const AttentionBackend& ready_attention(const Launch& launch, Device device,
                                         const AttentionBackend& backend,
                                         const AttentionLayout& layout, StagePurpose purpose);
 
-/// Every rank throws EnvironmentError where the GPU of one has no products in fp8. Collective.
-void require_fp8(const Launch& launch, Device device);
+/// Every rank throws EnvironmentError, with what to set, where the GPU of one has no products in
+/// fp8 of that recipe, or of experts that the model has. May select the thread's GPU. Collective.
+void require_fp8(const Launch& launch, Device device, const ModelConfig& model,
+                 const Fp8Precision& precision);
 
 /// TFLOP/s of one device for MFU: the config's, else the rate of a GPU that is known, of fp8
 /// products where the run has those.

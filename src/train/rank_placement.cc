@@ -58,7 +58,8 @@ RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch
   options.device = placement.device;
   options.purpose = purpose;
   require_memory(launch, memory_need(prepared, launch, options.device, purpose));
-  if (prepared.run.fp8) require_fp8(launch, options.device);
+  if (prepared.run.fp8)
+    require_fp8(launch, options.device, prepared.config.model, *prepared.run.fp8);
   const MemoryRequest request =
       memory_request(prepared.config, prepared.run, purpose, launch.replica().rank());
   options.attention = &ready_attention(launch, options.device, *request.attention,

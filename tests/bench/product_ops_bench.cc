@@ -367,11 +367,11 @@ void add_products() {
              [](const Size& size) { return std::pair(size.hidden, size.ffn / 4); });
   for (const std::int64_t experts : {8, 64}) add_experts(experts);
   add_fused();
-  if (gemm_quantized_serves(bench_device())) {
-    add_quantized("block", 128);
-    add_quantized("tensor", 0);
-    add_quantized_swiglu("block", 128);
-    add_quantized_swiglu("tensor", 0);
+  for (const auto& [recipe, block] :
+       {std::pair<const char*, std::int64_t>{"block", 128}, {"tensor", 0}}) {
+    if (!gemm_quantized_serves(bench_device(), block)) continue;
+    add_quantized(recipe, block);
+    add_quantized_swiglu(recipe, block);
   }
   if (bench_device().kind != DeviceKind::kCuda) return;
   const GpuKernels& kernels = gpu_kernels();
@@ -383,7 +383,7 @@ void add_products() {
     if (kernels.grouped_gemm_sm90 != nullptr)
       add_expert_kernel("hopper", experts, kernels.grouped_gemm_sm90->kernels);
   }
-  if (!gemm_quantized_serves(bench_device())) return;
+  if (!grouped_gemm_quantized_serves(bench_device())) return;
   for (const std::int64_t experts : {8, 32}) add_quantized_experts(experts);
   add_quantized_kernel("own", kernels.gemm_fp8_sm90);
   if (gemm_gpu_library_version() != 0) add_quantized_kernel("cublaslt", kernels.gemm_fp8_cublaslt);

@@ -10,6 +10,10 @@ std::optional<double> of(std::string_view name) { return peak_tflops_of(name, Pe
 TEST(GpuPeak, of_fp8_where_the_gpu_has_it) {
   EXPECT_EQ(peak_tflops_of("NVIDIA H200", PeakOf::kFp8), 1979);
   EXPECT_EQ(peak_tflops_of("NVIDIA L40S", PeakOf::kFp8), 733);
+  EXPECT_EQ(peak_tflops_of("NVIDIA L4", PeakOf::kFp8), 242.5);
+  EXPECT_EQ(peak_tflops_of("NVIDIA RTX 6000 Ada Generation", PeakOf::kFp8), 728.5);
+  EXPECT_EQ(peak_tflops_of("NVIDIA GeForce RTX 4090", PeakOf::kFp8), 330.3);
+  EXPECT_EQ(peak_tflops_of("NVIDIA B200", PeakOf::kFp8), 4500);
   EXPECT_EQ(peak_tflops_of("NVIDIA A100-SXM4-80GB", PeakOf::kFp8), std::nullopt);
 }
 
@@ -19,6 +23,8 @@ TEST(GpuPeak, names_are_told_apart_by_their_longest_part) {
   EXPECT_EQ(of("NVIDIA H100 80GB HBM3"), 989);
   EXPECT_EQ(of("NVIDIA H20"), 148);
   EXPECT_EQ(of("NVIDIA GH200 480GB"), 989);
+  EXPECT_EQ(of("NVIDIA GB200"), 2500);
+  EXPECT_EQ(of("NVIDIA L40"), 181);
   EXPECT_EQ(of("NVIDIA A100-SXM4-80GB"), 312);
   EXPECT_EQ(of("host execution"), std::nullopt);
 }

@@ -12,13 +12,6 @@ on() { # on cpu|cuda-host ARGUMENTS
   export TRIREME_TRAIN=$binary
   train "$@" --set run.device="$device"
 }
-# close WHAT RUN EXPECTED_RUN TOLERANCE KEY
-close() {
-  local key=${5-loss}
-  check "$1" awk -v tolerance="$4" 'NR == FNR { expected[FNR] = $1; next }
-    { d = $1 - expected[FNR]; if (d < 0) d = -d; if (!(d <= tolerance * expected[FNR])) { print FNR, $1, expected[FNR]; exit 1 } ++n }
-    END { exit n < 5 }' <(steps_of "$3" | sed 's/.*"'"$key"'":\([^,]*\).*/\1/') <(steps_of "$2" | sed 's/.*"'"$key"'":\([^,]*\).*/\1/')
-}
 
 short=(--set run.steps=5 --set evaluation.interval_steps=5)
 llama=()

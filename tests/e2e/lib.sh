@@ -93,6 +93,14 @@ same_run() {
   check "$1: there are tensors" [ "$(tensors_of "$(folder_of "$2" "$3")" | grep -c xxh3_128)" -gt 20 ]
 }
 
+# close WHAT RUN EXPECTED_RUN TOLERANCE [KEY]: so close are all steps' losses, or other figures.
+close() {
+  local key=${5-loss}
+  check "$1" awk -v tolerance="$4" 'NR == FNR { expected[FNR] = $1; next }
+    { d = $1 - expected[FNR]; if (d < 0) d = -d; if (!(d <= tolerance * expected[FNR])) { print FNR, $1, expected[FNR]; exit 1 } ++n }
+    END { exit n < 3 }' <(steps_of "$3" | sed 's/.*"'"$key"'":\([^,]*\).*/\1/') <(steps_of "$2" | sed 's/.*"'"$key"'":\([^,]*\).*/\1/')
+}
+
 # Reduces valid JSON values of lines to "V": strings, numbers, then arrays and objects from the inside.
 reduced_json() {
   sed -E -e 's/"([^"\\]|\\.)*"/S/g' -e 's/(true|false|null|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?)/V/g' \

@@ -1,5 +1,6 @@
 // What fp8 products are chosen among on a GPU: cuBLASLt where it serves, ours with an epilogue,
 // ours and an op behind it.
+#include "kernels/common/gpu_info.h"
 #include "kernels/gemm_quantized_support.h"
 
 namespace trireme {
@@ -7,7 +8,14 @@ namespace {
 
 using namespace gemm_quantized_testing;
 
-class GemmQuantizedLibrary : public QuantizedGpuTest {};
+class GemmQuantizedLibrary : public OpTest {
+ protected:
+  void SetUp() override {
+    const Context context = test_context(GetParam());
+    if (gemm_gpu_library_version() == 0 || !context.on_gpu() || !multiplies_fp8(info_of(context)))
+      GTEST_SKIP() << "no cuBLASLt that multiplies fp8";
+  }
+};
 TRIREME_FOR_ALL_ISAS(GemmQuantizedLibrary);
 /// Exponentials have other bits in other executors (tests/ptx_host/compare_bits.py).
 class GemmEpilogueQuantizedChoice : public QuantizedGpuTest {};
@@ -17,8 +25,6 @@ constexpr std::int64_t kRows = 300;
 
 /// Sizes, addresses and scales as training has them: none may be left to our own kernels.
 TEST_P(GemmQuantizedLibrary, the_library_serves_scales_of_whole_tensors) {
-  const GemmQuantizedGpuKernels* table = gpu_kernels().gemm_fp8_cublaslt;
-  if (table == nullptr || gemm_gpu_library_version() == 0) GTEST_SKIP() << "no cuBLASLt";
   Context context = test_context(GetParam());
   const Way& library = kLibraryWay;
   const ScaleDim k = {340, 0, 40}, rows = {192, 0, 77};
@@ -54,10 +60,73 @@ TEST_P(GemmQuantizedLibrary, the_library_serves_scales_of_whole_tensors) {
     multiply(context, args, library);
     expect_product(dw, sums, once, bits_of_sums(340), "gradient, added");
   }
-  const Operand a(kE4M3, {kRows, 0}, dim_of(0, {{128, 0}, {128, 0}}), 5),
-      b(kE4M3, {48, 0}, dim_of(0, {{128, 0}, {128, 0}}), 6);
-  TestTensor c(DType::kBF16, {kRows, 48}, 0);
-  EXPECT_FALSE(serves(context, {.c_MN = c, .a = a.view(), .b = b.view()}, library));
+}
+
+/// As q, k and v are: their columns forward, their sums along K, their rows of a gradient.
+TEST_P(GemmQuantizedLibrary, the_library_serves_parts_with_scales_of_their_own) {
+  Context context = test_context(GetParam());
+  const Way& library = kLibraryWay;
+  const ScaleDim parts = dim_of(0, {{96, 0}, {32, 64}, {48, 80}}), k = {340, 0};
+  for (const DType format : {kE4M3, kE5M2}) {
+    const Operand x(kE4M3, {kRows, 0}, k, 1), weight(kE4M3, parts, k, 2);
+    TestTensor y(DType::kBF16, {kRows, 176}, 0);
+    QuantizedGemm forward{.c_MN = y, .a = x.view(), .b = weight.view()};
+    forward.precise_sums = false;
+    ASSERT_TRUE(serves(context, forward, library));
+    multiply(context, forward, library);
+    const std::vector<double> zero(static_cast<std::size_t>(kRows * 176));
+    expect_product(y, sums_of(x, weight), zero, bits_of_sums(340), "columns");
+
+    const Operand dy(format, {kRows, 0}, parts, 3), turned(kE4M3, {80, 0}, parts, 4);
+    TestTensor dx(DType::kBF16, {kRows, 80}, 0);
+    const QuantizedGemm backward{.c_MN = dx, .a = dy.view(), .b = turned.view()};
+    ASSERT_TRUE(serves(context, backward, library));
+    expect_same_bits([&] {
+      multiply(context, backward, library);
+      return dx.bits();
+    });
+    expect_product(dx, sums_of(dy, turned), zero, bits_of_sums(512), "sums of parts");
+
+    const Operand gradient(format, parts, k, 5), inputs(kE4M3, {80, 0}, k, 6);
+    TestTensor dw(DType::kF32, {176, 80}, 0);
+    QuantizedGemm update{.c_MN = dw, .a = gradient.view(), .b = inputs.view()};
+    ASSERT_TRUE(serves(context, update, library));
+    multiply(context, update, library);
+    const std::vector<double> once = dw.values();
+    expect_product(dw, sums_of(gradient, inputs), zero, bits_of_sums(340), "rows");
+    update.accumulate = Accumulate::kYes;
+    multiply(context, update, library);
+    expect_product(dw, sums_of(gradient, inputs), once, bits_of_sums(340), "rows, added");
+  }
+}
+
+/// Scales in an order that is not ours; 5 blocks of K have no multiple of 4.
+TEST_P(GemmQuantizedLibrary, the_library_serves_blocks_where_they_lie_as_it_takes_them) {
+  Context context = test_context(GetParam());
+  if (!runs_sm90a(info_of(context))) GTEST_SKIP() << "Hopper's alone";
+  const Way& library = kLibraryWay;
+  constexpr std::int64_t kTokens = 44;
+  for (const std::int64_t size : {512, 600}) {
+    const ScaleDim k = {size, 128}, weights = dim_of(128, {{256, 128}, {48, 256}});
+    const std::vector<double> zero(static_cast<std::size_t>(kTokens * 304));
+    for (const DType format : {kE4M3, kE5M2}) {
+      const Operand x(format, {kTokens, 1}, k, 1), weight(kE4M3, weights, k, 2),
+          other(kE4M3, {304, 1}, k, 3);
+      TestTensor y(DType::kBF16, {kTokens, 304}, 0), dw(DType::kF32, {kTokens, 304}, 0);
+      const QuantizedGemm forward{.c_MN = y, .a = x.view(), .b = weight.view()};
+      ASSERT_TRUE(serves(context, forward, library));
+      multiply(context, forward, library);
+      expect_product(y, sums_of(x, weight), zero, bits_of_sums(size), "squares");
+      QuantizedGemm update{.c_MN = dw, .a = x.view(), .b = other.view()};
+      ASSERT_TRUE(serves(context, update, library));
+      multiply(context, update, library);
+      const std::vector<double> once = dw.values();
+      expect_product(dw, sums_of(x, other), zero, bits_of_sums(size), "rows");
+      update.accumulate = Accumulate::kYes;
+      multiply(context, update, library);
+      expect_product(dw, sums_of(x, other), once, bits_of_sums(size), "rows, added");
+    }
+  }
 }
 
 bool always(const GemmQuantizedGpuArgs&) { return true; }
@@ -82,7 +151,7 @@ GemmQuantizedGpuArgs up_of(std::int64_t block, GemmEpilogue epilogue) {
   return args;
 }
 
-TEST(GemmQuantizedRule, is_ours) {
+TEST(GemmQuantizedRule, is_ours_and_the_librarys_where_there_is_none_of_ours) {
   using gemm_quantized_internal::choose_kernel;
   const GemmQuantizedGpuKernels own{always, nullptr}, library{without_epilogue, nullptr},
       useless{[](const GemmQuantizedGpuArgs&) { return false; }, nullptr};
@@ -92,8 +161,10 @@ TEST(GemmQuantizedRule, is_ours) {
   using enum GemmEpilogue;
   for (const GemmEpilogue epilogue :
        {kNone, kAddResidual, kGelu, kGeluBackward, kSwiglu, kSwigluBackward}) {
+    const GemmQuantizedGpuKernels* const without = epilogue == kNone ? &library : nullptr;
     EXPECT_EQ(chosen({&own, &library}, epilogue), &own);
-    EXPECT_EQ(chosen({&useless, &library}, epilogue), nullptr);
+    EXPECT_EQ(chosen({&useless, &library}, epilogue), without);
+    EXPECT_EQ(chosen({nullptr, &library}, epilogue), without);
     EXPECT_EQ(chosen({nullptr, nullptr}, epilogue), nullptr);
   }
 }
@@ -185,10 +256,15 @@ TEST_P(GemmEpilogueQuantizedChoice, measuring_gives_each_product_with_several_wa
   choices.set_measuring(true);
   up.bits(GetParam(), &choices);
   up.bits(GetParam(), &choices);
-  ASSERT_EQ(choices.quantized_products().size(), 1U) << "alone the product has one way";
-  EXPECT_EQ(choices.size(), 1U);
-  const auto& [key, choice] = *choices.quantized_products().begin();
-  EXPECT_EQ(key.epilogue, GemmEpilogue::kSwiglu);
+  // Alone the product has one way, or cuBLASLt's too.
+  const std::size_t alone = gemm_gpu_library_version() != 0 ? 1 : 0;
+  ASSERT_EQ(choices.quantized_products().size(), 1 + alone);
+  EXPECT_EQ(choices.size(), 1 + alone);
+  Context context = test_context(GetParam());
+  const QuantizedProductKey key =
+      gemm_quantized_internal::key_of(gemm_quantized_internal::gpu_args(context, up.args()));
+  ASSERT_NE(choices.find(key), nullptr);
+  const ProductChoice choice = *choices.find(key);
   const auto& times = choice.microseconds;
   EXPECT_EQ(times[0], 0) << "a kernel of bf16";
   EXPECT_EQ(times[2], 0) << "cuBLASLt has no epilogue of ours";
@@ -197,7 +273,9 @@ TEST_P(GemmEpilogueQuantizedChoice, measuring_gives_each_product_with_several_wa
   EXPECT_EQ(static_cast<int>(choice.kernel), times[3] < times[1] ? 3 : 1);
   choices.set_measuring(false);
   const std::string chosen = up.bits(GetParam(), &choices);
-  EXPECT_EQ(chosen, by_rule);
+  if (alone == 0) {
+    EXPECT_EQ(chosen, by_rule);
+  }
   EXPECT_EQ(up.bits(GetParam(), &choices), chosen);
 }
 

@@ -1,7 +1,7 @@
-// What stands for libcublasLt: a library of that name that multiplies in double, on the caller's
-// thread, and keeps what it was asked for. It refuses what cuBLASLt's documentation says that it
-// has no fp8 kernels for, and scales between 16 bytes as an H200 does; what cuBLASLt itself has,
-// only a GPU can show.
+// What stands for libcublasLt: a library of that name that multiplies in double, as an operation of
+// its stream, and keeps what it was asked for. It refuses what cuBLASLt's documentation says that
+// it has no fp8 kernels for on a GPU of that capability, and scales between 16 bytes as an H200
+// does; what cuBLASLt itself has, only a GPU can show.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -13,7 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "kernels/simt_host/streams.h"
+
 namespace {
+
+namespace simt = trireme::simt;
 
 struct Desc {
   std::map<int, std::vector<unsigned char>> attributes;
@@ -105,22 +109,148 @@ struct Chosen {
   std::uint64_t workspace, reduction;
 };
 
+constexpr std::int64_t kBlock = 128;
+std::int64_t blocks_of(std::int64_t size) { return (size + kBlock - 1) / kBlock; }
+
+/// How scales are read: of an operand [rows, k] whose product is along k.
+struct Scales {
+  static constexpr int kSquares = 5;  // CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F of CUDA 12.9
+  int mode;
+  const float* at;
+  std::int64_t rows, k;
+
+  Scales(const Desc& desc, bool of_a, const Layout& layout)
+      : mode(desc.get<std::int32_t>(
+            of_a ? CUBLASLT_MATMUL_DESC_A_SCALE_MODE : CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
+            CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F)),
+        at(desc.scale(of_a ? CUBLASLT_MATMUL_DESC_A_SCALE_POINTER
+                           : CUBLASLT_MATMUL_DESC_B_SCALE_POINTER)),
+        rows(layout.columns),
+        k(layout.rows) {}
+  [[nodiscard]] bool one() const { return mode == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F; }
+  [[nodiscard]] bool squares() const { return mode == kSquares; }
+  [[nodiscard]] std::int64_t stride() const { return (blocks_of(k) + 3) / 4 * 4; }
+  [[nodiscard]] double of(std::int64_t row, std::int64_t i) const {
+    if (at == nullptr) return 1;
+    if (one()) return *at;
+    return squares() ? at[row / kBlock * stride() + i / kBlock] : at[i / kBlock * rows + row];
+  }
+  void check() const {
+    if (at == nullptr) return;
+    const std::int64_t floats = one()       ? 1
+                                : squares() ? blocks_of(rows) * stride()
+                                            : blocks_of(k) * rows;
+    simt::device_check_range(at, static_cast<std::size_t>(floats) * sizeof(float),
+                             "cuBLASLt's scales");
+  }
+  [[nodiscard]] const char* name() const {
+    return at == nullptr ? "no scale" : one() ? "one scale" : squares() ? "squares" : "rows";
+  }
+};
+
+/// Blocks of 128 have kernels on Hopper alone, not with squares on both sides.
+bool takes(const Scales& a, const Scales& b, bool fast) {
+  if (a.one() && b.one()) return true;
+  if (a.one() || b.one() || (a.squares() && b.squares())) return false;
+  return simt::capability() == 90 && !fast && a.rows % 4 == 0 && b.rows % 4 == 0;
+}
+
 /// Whether there is a kernel. Of fp8: only columns of K on both sides, 16 bytes at once.
 bool has_kernel(const Desc& desc, const Layout& a, const Layout& b, const Layout& c,
                 const Preference& preference) {
   if (!is_fp8(a.type)) return a.type == b.type;
+  if (simt::capability() < 89) return false;
   if (!is_fp8(b.type) || (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2)) return false;
   if (!desc.transposes(CUBLASLT_MATMUL_DESC_TRANSA) || desc.transposes(CUBLASLT_MATMUL_DESC_TRANSB))
     return false;
   if (a.rows % 16 != 0 || a.columns % 16 != 0 || a.stride % 16 != 0 || b.stride % 16 != 0)
     return false;
   if (c.stride * (c.type == CUDA_R_16BF ? 2 : 4) % 16 != 0) return false;
+  if (!takes({desc, true, a}, {desc, false, b},
+             desc.get<std::int8_t>(CUBLASLT_MATMUL_DESC_FAST_ACCUM, 0) != 0))
+    return false;
   for (const cublasLtMatmulPreferenceAttributes_t alignment :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     if (preference.get(alignment) < 16) return false;
   return true;
 }
+
+std::int64_t bytes_of(cudaDataType_t type) {
+  return type == CUDA_R_32F ? 4 : type == CUDA_R_16BF ? 2 : 1;
+}
+
+/// A matrix in memory, column after column.
+struct Matrix {
+  const void* data;
+  Layout layout;
+  void check(const char* what) const {
+    for (std::int64_t i = 0; i < layout.columns; ++i)
+      simt::device_check_range(column(i), size(), what);
+  }
+  void written() const {
+    for (std::int64_t i = 0; i < layout.columns; ++i)
+      simt::device_mark_initialised(column(i), size());
+  }
+  /// Values that are multiplied along k: of each row (`across`: of a column of what is stored).
+  [[nodiscard]] std::vector<double> rows(bool columns_are_rows) const {
+    const std::int64_t rows = columns_are_rows ? layout.columns : layout.rows,
+                       k = columns_are_rows ? layout.rows : layout.columns;
+    std::vector<double> values(static_cast<std::size_t>(rows * k));
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t i = 0; i < k; ++i)
+        values[static_cast<std::size_t>(row * k + i)] =
+            value_of(data, layout.type,
+                     columns_are_rows ? row * layout.stride + i : i * layout.stride + row);
+    return values;
+  }
+
+ private:
+  [[nodiscard]] const char* column(std::int64_t i) const {
+    return static_cast<const char*>(data) + i * layout.stride * bytes_of(layout.type);
+  }
+  [[nodiscard]] std::size_t size() const {
+    return static_cast<std::size_t>(layout.rows * bytes_of(layout.type));
+  }
+};
+
+/// A product as it was asked for, of what its memory holds when its stream comes to it.
+struct Product {
+  Matrix a, b, c;
+  void* d;
+  bool transpose_a, transpose_b;
+  Scales scales_a, scales_b;
+  double alpha, beta;
+  const void* bias;
+  cudaDataType_t bias_type;
+
+  void run() const {
+    a.check("cuBLASLt's A"), b.check("cuBLASLt's B"), c.check("cuBLASLt's D");
+    scales_a.check(), scales_b.check();
+    const std::int64_t m = c.layout.rows, n = c.layout.columns,
+                       k = transpose_a ? a.layout.rows : a.layout.columns;
+    std::vector<double> x = a.rows(transpose_a), y = b.rows(!transpose_b);
+    const auto scale = [&](std::vector<double>& values, const Scales& scales, std::int64_t rows) {
+      if (scales.at == nullptr) return;
+      for (std::int64_t i = 0; i < rows * k; ++i)
+        values[static_cast<std::size_t>(i)] *= scales.of(i / k, i % k);
+    };
+    scale(x, scales_a, m), scale(y, scales_b, n);
+    for (std::int64_t column = 0; column < n; ++column) {
+      for (std::int64_t row = 0; row < m; ++row) {
+        const double *of_a = x.data() + row * k, *of_b = y.data() + column * k;
+        double sum = 0;
+        for (std::int64_t i = 0; i < k; ++i) sum += of_a[i] * of_b[i];
+        const std::int64_t at = column * c.layout.stride + row;
+        double value = alpha * sum;
+        if (beta != 0) value += beta * value_of(c.data, c.layout.type, at);
+        if (bias != nullptr) value += value_of(bias, bias_type, row);
+        store(d, c.layout.type, at, value);
+      }
+    }
+    c.written();
+  }
+};
 
 std::string calls;
 
@@ -216,49 +346,43 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
                               cublasLtMatrixLayout_t layout_b, const void* beta, const void* c,
                               cublasLtMatrixLayout_t layout_c, void* d, cublasLtMatrixLayout_t,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace,
-                              std::size_t workspace_bytes, cudaStream_t) {
+                              std::size_t workspace_bytes, cudaStream_t stream) {
   const Desc& desc = desc_of(description);
   const Layout &of_a = layout_of(layout_a), &of_b = layout_of(layout_b),
                &of_c = layout_of(layout_c);
-  const bool ta = desc.transposes(CUBLASLT_MATMUL_DESC_TRANSA),
-             tb = desc.transposes(CUBLASLT_MATMUL_DESC_TRANSB);
-  const std::int64_t m = of_c.rows, n = of_c.columns, k = ta ? of_a.rows : of_a.columns;
+  const Product product{.a = {a, of_a},
+                        .b = {b, of_b},
+                        .c = {c, of_c},
+                        .d = d,
+                        .transpose_a = desc.transposes(CUBLASLT_MATMUL_DESC_TRANSA),
+                        .transpose_b = desc.transposes(CUBLASLT_MATMUL_DESC_TRANSB),
+                        .scales_a = {desc, true, of_a},
+                        .scales_b = {desc, false, of_b},
+                        .alpha = *static_cast<const float*>(alpha),
+                        .beta = *static_cast<const float*>(beta),
+                        .bias = desc.bias(),
+                        .bias_type = static_cast<cudaDataType_t>(desc.get<std::int32_t>(
+                            CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, of_c.type))};
+  const bool ta = product.transpose_a, tb = product.transpose_b;
   Chosen chosen{};
   std::memcpy(&chosen, algorithm->data, sizeof chosen);
-  const bool fits = (ta ? of_a.columns : of_a.rows) == m && (tb ? of_b.rows : of_b.columns) == n &&
-                    (tb ? of_b.columns : of_b.rows) == k;
-  if (!fits || workspace == nullptr || workspace_bytes < chosen.workspace)
+  const bool fits = (ta ? of_a.columns : of_a.rows) == of_c.rows &&
+                    (tb ? of_b.rows : of_b.columns) == of_c.columns &&
+                    (tb ? of_b.columns : of_b.rows) == (ta ? of_a.rows : of_a.columns);
+  if (!fits || c != d || workspace == nullptr || workspace_bytes < chosen.workspace)
     return CUBLAS_STATUS_INVALID_VALUE;
-  const float* const scale_a = desc.scale(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER);
-  const float* const scale_b = desc.scale(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
-  for (const float* at : {scale_a, scale_b})
-    if (reinterpret_cast<std::uintptr_t>(at) % 16 != 0) return CUBLAS_STATUS_NOT_SUPPORTED;
-  const double scale = static_cast<double>(*static_cast<const float*>(alpha)) *
-                       (scale_a == nullptr ? 1 : *scale_a) * (scale_b == nullptr ? 1 : *scale_b);
-  const double keep = *static_cast<const float*>(beta);
-  const auto bias_type = static_cast<cudaDataType_t>(
-      desc.get<std::int32_t>(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, of_c.type));
+  for (const Scales* scales : {&product.scales_a, &product.scales_b})
+    if (reinterpret_cast<std::uintptr_t>(scales->at) % 16 != 0) return CUBLAS_STATUS_NOT_SUPPORTED;
   const bool fast = desc.get<std::int8_t>(CUBLASLT_MATMUL_DESC_FAST_ACCUM, 0) != 0;
-  const void* const bias = desc.bias();
-  for (std::int64_t column = 0; column < n; ++column) {
-    for (std::int64_t row = 0; row < m; ++row) {
-      double sum = 0;
-      for (std::int64_t i = 0; i < k; ++i) {
-        sum += value_of(a, of_a.type, ta ? row * of_a.stride + i : i * of_a.stride + row) *
-               value_of(b, of_b.type, tb ? i * of_b.stride + column : column * of_b.stride + i);
-      }
-      const std::int64_t at = column * of_c.stride + row;
-      double value = scale * sum;
-      if (keep != 0) value += keep * value_of(c, of_c.type, at);
-      if (bias != nullptr) value += value_of(bias, bias_type, row);
-      store(d, of_c.type, at, value);
-    }
-  }
+  const Scales &x = product.scales_a, &y = product.scales_b;
   calls += std::string(ta ? "T" : "N") + (tb ? "T " : "N ") + words_of(of_a) + ", " +
-           words_of(of_b) + ", " + words_of(of_c) + (keep != 0 ? ", added" : "") +
-           (bias == nullptr ? "" : std::string(", bias ") + name_of(bias_type)) +
-           (scale_a == nullptr ? "" : ", scales") + (fast ? ", fast" : "") + ", reduction " +
-           std::to_string(chosen.reduction) + "\n";
+           words_of(of_b) + ", " + words_of(of_c) + (product.beta != 0 ? ", added" : "") +
+           (product.bias == nullptr ? "" : std::string(", bias ") + name_of(product.bias_type)) +
+           (x.at == nullptr      ? ""
+            : x.one() && y.one() ? ", scales"
+                                 : std::string(", ") + x.name() + " by " + y.name()) +
+           (fast ? ", fast" : "") + ", reduction " + std::to_string(chosen.reduction) + "\n";
+  simt::enqueue(stream, [product] { product.run(); });
   return CUBLAS_STATUS_SUCCESS;
 }
 
