@@ -169,9 +169,9 @@ NormForward rows_of(NormForward norm, std::int64_t first, std::int64_t count) {
 /// write those of scratch.n.
 void leave_branch(const LayerPass& pass, const BranchWeights& weights,
                   const BranchActivations& acts, const BlockForwardScratch& scratch,
-                  ConstTensorView x_TN, RowsFunction then = {}) {
+                  const ProductInput& x, RowsFunction then = {}) {
   if (!pass.config.norm_after())
-    return row_parallel_forward(pass, scratch.branch_TC, x_TN, weights.out, scratch.n_TC, then);
+    return row_parallel_forward(pass, scratch.branch_TC, x, weights.out, scratch.n_TC, then);
   const TensorView& kept_SC = acts.post_norm.s_TC;
   const TensorView made_SC = pass.tensor.residual_rows(scratch.n_TC);
   const bool in_place = kept_SC.shape == scratch.n_TC.shape;  // the residual stream has all rows
@@ -187,7 +187,7 @@ void leave_branch(const LayerPass& pass, const BranchWeights& weights,
     norm_forward(of, rows_of(norm, first, count));
     if (then.given()) then(of, first, count);
   };
-  row_parallel_forward(pass, in_place ? kept_SC : scratch.n_TC, x_TN, weights.out,
+  row_parallel_forward(pass, in_place ? kept_SC : scratch.n_TC, x, weights.out,
                        in_place ? scratch.n_TC : scratch.branch_TC, norm_rows);
 }
 
@@ -294,7 +294,7 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
   const auto norm_rows = [&](Context& of, std::int64_t first, std::int64_t count) {
     norm_forward(of, rows_of(norm, first, count));
   };
-  leave_branch(pass, weights.attention, acts.attention, scratch, acts.attention.attended_TX,
+  leave_branch(pass, weights.attention, acts.attention, scratch, {acts.attention.attended_TX},
                norm_rows);
   if (pass.config.experts) return experts_to_activation(pass, weights, acts, scratch, start.counts);
   mlp_forward(pass, weights.mlp, acts.mlp, n, scratch.act_TF);
@@ -309,7 +309,7 @@ void block_forward(const LayerPass& pass, const BlockWeights& weights, const Blo
   forward_to_activation(pass, weights, acts, scratch,
                         {residual_TC, cache, ExpertsForward::Count::kYes});
   if (pass.config.experts) return leave_experts(pass, weights, acts, scratch);
-  leave_branch(pass, weights.mlp, acts.mlp, scratch, scratch.act_TF);
+  leave_branch(pass, weights.mlp, acts.mlp, scratch, {scratch.act_TF});
 }
 
 void block_recompute(const LayerPass& pass, const BlockWeights& weights,
@@ -318,7 +318,7 @@ void block_recompute(const LayerPass& pass, const BlockWeights& weights,
   if (recompute == Recompute::kFull) {
     forward_to_activation(pass, weights, acts, scratch);
     if (pass.config.norm_after())
-      leave_branch(pass, weights.mlp, acts.mlp, scratch, scratch.act_TF);
+      leave_branch(pass, weights.mlp, acts.mlp, scratch, {scratch.act_TF});
   }
   if (recompute == Recompute::kSelective)
     recompute_heads(pass, weights.attention, acts.attention, scratch.attention);

@@ -55,6 +55,11 @@ struct LayerPass {
     if (numbers.given()) numbers = tensor.residual_rows(numbers);
     return pass;
   }
+  void linear_forward(TensorView y_TN, const ProductInput& x, const LinearWeights& weights,
+                      const LinearEpilogue& epilogue = {}) const {
+    if (x.codes.given()) return fp8->forward(y_TN, x.codes, weights, epilogue);
+    linear_forward(y_TN, x.x_TK, weights, epilogue);
+  }
   void linear_forward(TensorView y_TN, ConstTensorView x_TK, const LinearWeights& weights,
                       const LinearEpilogue& epilogue = {}) const {
     if (weights.adapter.given()) return adapted_forward(*this, y_TN, x_TK, weights, epilogue);
@@ -201,9 +206,11 @@ void column_parallel_forward(const LayerPass& pass, TensorView y_TN, const Norme
 /// travel as codes otherwise.
 void column_parallel_forward_and_keep(const LayerPass& pass, TensorView y_TN, TensorView x_TC,
                                       const LinearWeights& weights);
+/// x as its last product alone reads it, in codes that the op which makes x leaves, or not given.
+QuantizedView input_codes(const LayerPass& pass, const LinearWeights& out);
 /// Row-parallel: y = x W + b, where x's columns are sharded: partial sums, b in the first. Reduced
 /// by way of memory as large as y. `then` is done with the residual rows.
-void row_parallel_forward(const LayerPass& pass, TensorView y_TC, ConstTensorView x_TN,
+void row_parallel_forward(const LayerPass& pass, TensorView y_TC, const ProductInput& x,
                           LinearWeights weights, TensorView scratch_TC, RowsFunction then = {});
 
 /// `amax`, which is kept where a product in fp8 reads it, cleared for what finds it; not given
