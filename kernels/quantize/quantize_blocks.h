@@ -10,8 +10,8 @@ namespace trireme::TRIREME_ISA {
 
 using Part = QuantizedDim::Part;
 
-std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+inline std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
 /// f(part, first, last) for the indices of each part in [begin, end).
 template <class F>
@@ -49,7 +49,7 @@ TRIREME_INLINE void for_each_block(const QuantizedDim& dim, std::int64_t begin, 
 }
 
 /// The first index of block `block`, or the dim's size where there is none.
-std::int64_t begin_of_block(const QuantizedDim& dim, std::int64_t block) {
+inline std::int64_t begin_of_block(const QuantizedDim& dim, std::int64_t block) {
   for (std::int64_t i = 0; i < dim.part_count; ++i) {
     const Part& part = dim.parts[i];
     if (block == part.first_block) return part.begin;

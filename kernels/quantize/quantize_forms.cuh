@@ -76,38 +76,45 @@ struct TileForms<kAlong, Scales::kNone> {
   TileScales<kAlong> along;
 };
 
-/// Codes and scales of a tile of x, of x^T (`turned`: the tile as its blocks have it), or both, by
-/// all threads of a block. May follow itself with the same `shared`.
+/// A tile as one form has it: in that of x^T its blocks may be others.
+struct TileForm {
+  const Tile& tile;
+  const QuantizeArgs& args;
+};
+
+/// Codes and scales of a tile of x, of x^T, or both, by all threads of a block. May follow itself
+/// with the same `shared`, which has room for these forms.
 template <Scales kAlong, Scales kAcross, class F8, class T, class Shared>
-__device__ __forceinline__ void quantize_tile(Shared& shared, const Own<T>& x, const Tile& tile,
-                                              const Tile& turned, const QuantizeBothArgs& args) {
+__device__ __forceinline__ void quantize_tile(Shared& shared, const Own<T>& x,
+                                              const TileForm& along, const TileForm& across) {
   constexpr bool kHasAlong = kAlong != Scales::kNone, kHasAcross = kAcross != Scales::kNone;
-  if constexpr (kHasAlong) shared.along.leave(x, args.along, tile);
-  if constexpr (kHasAcross) shared.across.leave(x, args.across, turned);
+  if constexpr (kHasAlong) shared.along.leave(x, along.args, along.tile);
+  if constexpr (kHasAcross) shared.across.leave(x, across.args, across.tile);
   __syncthreads();
   const int thread = static_cast<int>(threadIdx.x);
-  if constexpr (kHasAlong) shared.along.make(thread, args.along, tile, largest_of<F8>());
+  if constexpr (kHasAlong) shared.along.make(thread, along.args, along.tile, largest_of<F8>());
   if constexpr (kHasAcross) {
     const int behind = kHasAlong ? thread - kSide : thread;
-    shared.across.make(behind, args.across, turned, largest_of<F8>());
+    shared.across.make(behind, across.args, across.tile, largest_of<F8>());
   }
   __syncthreads();
   float factors[kOwn];
   Vector<unsigned, 2> words[kOwn];
   if constexpr (kHasAlong) {
-    shared.along.get(factors, args.along, tile);
+    shared.along.get(factors, along.args, along.tile);
     encode<F8, false>(words, [&](int k, int j) {
       return __fmul_rn(x.value(k, j), factors[kAlong == Scales::kOfRows ? k : j]);
     });
-    store_along(static_cast<std::uint8_t*>(args.along.codes), tile, words, args.along.columns);
+    store_along(static_cast<std::uint8_t*>(along.args.codes), along.tile, words,
+                along.args.columns);
   }
   if constexpr (kHasAcross) {
-    shared.across.get(factors, args.across, turned);
+    shared.across.get(factors, across.args, across.tile);
     encode<F8, true>(words, [&](int k, int j) {
       return __fmul_rn(x.value(k, j), factors[kAcross == Scales::kOfRows ? k : j]);
     });
-    store_across(static_cast<std::uint8_t*>(args.across.codes), shared.codes, turned, words,
-                 args.across.rows, turned.rows.at);
+    store_across(static_cast<std::uint8_t*>(across.args.codes), shared.codes, across.tile, words,
+                 across.args.rows, across.tile.rows.at);
   }
 }
 
@@ -122,7 +129,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<typename Source::Val
   Own<typename Source::Value> x;
   source.load(x, tile);
   const Tile turned = kHasAlong && kHasAcross ? Tile(args.across.rows, args.across.columns) : tile;
-  quantize_tile<kAlong, kAcross, F8>(smem<TileForms<kAlong, kAcross>>(), x, tile, turned, args);
+  quantize_tile<kAlong, kAcross, F8>(smem<TileForms<kAlong, kAcross>>(), x, {tile, args.along},
+                                     {turned, args.across});
 }
 
 template <Scales kAlong, Scales kAcross, class Source>
