@@ -113,6 +113,7 @@ struct BranchSizes {
   std::int64_t in_ranks = 0, out_ranks = 0;
   bool in_maximum = false, out_maximum = false;  ///< LinearWeights::x_amax_1
   std::int64_t in_gradient_maxima = 0;           ///< of the first's dy_amax_P
+  bool in_gradient_codes = false;                ///< no rows of it, where B and W are one
 };
 
 /// What backward reads of the forward pass. n and the last product's input are recomputed.
@@ -183,7 +184,10 @@ struct BranchGradients {
     if (sizes.in_gradient_maxima > 0)
       own(LayerShape::maxima_of(sizes.in_gradient_maxima), of.din_amax_P);
     const TensorSize n = shape.wide(shape.hidden);
-    shape.exchanges() ? exchanged(in, of.din_TX, acts.in_TX...) : own(in, of.din_TX);
+    if (shape.exchanges())
+      exchanged(in, of.din_TX, acts.in_TX...);
+    else if (!sizes.in_gradient_codes)
+      own(in, of.din_TX);
     shape.exchanges_residual() ? exchanged(n, of.n_TC, acts.norm.s_TC...) : own(n, of.n_TC);
     const LayerConfig& config = shape.config;
     if (config.norm_after())
@@ -307,13 +311,16 @@ struct BranchBackward {
     args.dresidual_TC = pass.tensor.residual_rows(left.dy_TC);
     norm_backward(pass.context, args);
   }
-  /// in_input, norm and in_weight, where no rank has another part of n's gradient.
-  void in_both(const BranchWeights& weights, TensorView ds_TC) const {
-    pass.linear_backward(left.n_TC, left.din_TX, weights.in, {}, gradients_of_in(),
-                         [&]() -> ConstTensorView {
-                           norm(weights, ds_TC);
-                           return left.n_TC;
-                         });
+  /// in_input, norm and in_weight, where no rank has another part of n's gradient. `din`: where
+  /// what makes it has left codes in place of rows.
+  void in_both(const BranchWeights& weights, TensorView ds_TC, const BothOrders& din = {}) const {
+    const auto n = [&]() -> ConstTensorView {
+      norm(weights, ds_TC);
+      return left.n_TC;
+    };
+    if (din.given())
+      return pass.fp8->backward_both(left.n_TC, din, weights.in, gradients_of_in(), n);
+    pass.linear_backward(left.n_TC, left.din_TX, weights.in, {}, gradients_of_in(), n);
   }
   void in_weight() const { pass.linear_backward_weight(gradients_of_in(), left.din_TX, left.n_TC); }
   /// `x`: what the last product read.

@@ -218,16 +218,18 @@ std::int64_t operand_bytes(const Fp8Widths& widths) {
   const std::int64_t in = padded(widths.in), out = padded(widths.out),
                      tokens = round_up(widths.tokens, kBlock);
   const std::int64_t weight = in * out, dy = (widths.together ? 2 : 1) * tokens * out;
-  const std::int64_t codes = std::max({tokens * in + weight, dy + weight, (in + out) * tokens});
+  const std::int64_t kept = widths.kept > 0 ? 2 * tokens * padded(widths.kept) : 0;
+  const std::int64_t codes =
+      std::max({tokens * in + weight, dy + weight, (in + out) * tokens}) + kept;
   // A scale for 128 codes, and a few where rows have blocks of their own.
-  std::int64_t scales = codes / kBlock + in + out + tokens;
+  std::int64_t scales = codes / kBlock + in + out + widths.kept + tokens;
   // Maxima of a tensor whose columns other ranks have the rest of.
   if (widths.tensor_extent > 1) {
     const std::int64_t maxima =
         tokens * (std::max(in, out) / kBlock + ScaleDim::kPartsMax) * widths.tensor_extent;
     scales += maxima * (widths.tensor_extent + 1);
   }
-  constexpr std::int64_t kAlignment = 16 * 64;
+  constexpr std::int64_t kAlignment = 32 * 64;
   return codes + 4 * scales + kAlignment;
 }
 

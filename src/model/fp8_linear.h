@@ -29,6 +29,7 @@ struct Fp8Widths {
   std::int64_t tokens = 0, in = 0, out = 0;
   int tensor_extent = 1;
   bool together = false;  ///< backward_both is used
+  std::int64_t kept = 0;  ///< columns of a gradient that stands there in both orders meanwhile
 };
 /// For any one of these, or for so many bytes of products of another kind.
 Fp8Scratch lay_out_fp8(ArenaCursor& arena, const std::vector<Fp8Widths>& linears,
@@ -111,7 +112,8 @@ struct Fp8Products {
   template <class X>
   void backward_both(TensorView dx_TK, const BothOrders& dy, const LinearWeights& weights,
                      const LinearGradients& gradients, const X& x) const {
-    backward_weight(gradients, backward_input(dx_TK, dy, weights), x());
+    const Turned turned = backward_input(dx_TK, dy, weights);
+    backward_weight(gradients, turned, x());
   }
   /// Of rows dy again, while `kept` stands: what the weight's gradient reads is made behind dx,
   /// `make(codes of x^T)`.

@@ -40,6 +40,9 @@ std::vector<std::int32_t> in_turn(std::int64_t count, std::int32_t first = 0) {
 
 std::vector<Fp8Widths> fp8_widths(const LayerShape& layer, int tensor_extent, bool together) {
   std::vector<Fp8Widths> widths;
+  const MlpConfig& mlp = layer.config.mlp;
+  if (together && leaves_gradient_codes(layer.config, tensor_extent))
+    widths.push_back({layer.tokens, mlp.ffn, layer.hidden, tensor_extent, true, mlp.up_size()});
   for (const LayerProduct& of : layer_products(layer))
     widths.push_back({layer.tokens, of.in, of.out, tensor_extent, together && tensor_extent == 1});
   return widths;
@@ -125,6 +128,15 @@ LayerShape Stage::layer_shape(const ModelConfig& local, const LayerConfig& layer
   // A base below adapters has no W.
   block.maxima = shape.fp8 && shape.fp8->recipe == Fp8Recipe::kTensor && !local.adapters;
   block.split = shape.purpose == StagePurpose::kTrainingSplit;
+  const bool blocks = shape.fp8 && shape.fp8->recipe == Fp8Recipe::kBlock &&
+                      shape.fp8->bf16_layers == Fp8Precision().bf16_layers;
+  const auto all = [&](auto&& leave) {
+    return blocks &&
+           std::all_of(local.layers.begin(), local.layers.end(),
+                       [&](const LayerConfig& of) { return leave(of, shape.cut.tensor.extent); });
+  };
+  block.mlp_codes = all(leaves_codes);
+  block.mlp_gradient_codes = all(leaves_gradient_codes) && !local.adapters;
   return block;
 }
 
