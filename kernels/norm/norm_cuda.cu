@@ -149,19 +149,6 @@ __global__ void __launch_bounds__(RowPlace<kThreads>::kBlock,
   }
 }
 
-/// Eight values as they are loaded by `kWidth`.
-template <int kWidth, class T>
-__device__ __forceinline__ Vector<T, 8> load_eight(const T* from) {
-  if constexpr (kWidth == 8) {
-    return load<8>(from);
-  } else {
-    Vector<T, 8> values;
-#pragma unroll
-    for (int k = 0; k < 8; ++k) values.at[k] = from[k];
-    return values;
-  }
-}
-
 /// The codes of a row that is read again.
 template <NormKind kKind, int kThreads, int kWidth>
 __device__ __forceinline__ void leave_row_codes(const NormForwardArgs& args, const bf16* s,

@@ -222,6 +222,37 @@ std::byte* take_words(Context& context, std::size_t words) {
 
 }  // namespace
 
+void quantize_internal::check_made(const char* op, const MadeCodes& of, std::int64_t rows,
+                                   std::int64_t columns) {
+  check_view(op, of.name, of.out);
+  const bool across = of.transpose == Transpose::kYes;
+  ArgumentChecker(op).that(of.out.padded && of.out.rows.block == 1 &&
+                               of.out.columns.block == RowCodes::kBlock &&
+                               of.out.rows.size() == (across ? columns : rows) &&
+                               of.out.columns.size() == (across ? rows : columns),
+                           of.name, "expected padded codes in blocks of 1 x 128 of all values");
+}
+
+namespace {
+
+Quantize made(const quantize_internal::MadeCodes& of, DType type) {
+  Quantize args{of.out, {}, {}, of.transpose};
+  const XDims dims = dims_of_x(args);
+  args.x = {nullptr, type, {dims.rows.size(), dims.columns.size()}};
+  return args;
+}
+
+}  // namespace
+
+std::size_t quantize_internal::made_words(const Context& context, const MadeCodes& of) {
+  return scratch_words(context, made(of, DType::kBF16));
+}
+
+QuantizeArgs quantize_internal::args_of_made(const Context& context, DType type,
+                                             const MadeCodes& of, float* words) {
+  return with_scratch(context, made(of, type), reinterpret_cast<std::byte*>(words));
+}
+
 void quantize(Context& context, const Quantize& args) {
   const OpSpan span(context.op_trace(), "quantize",
                     {0, bytes_of(args.x, args.amax, args.out.codes, args.out.scales)});

@@ -1,109 +1,19 @@
-#include "kernels/common/parallel.h"
-#include "kernels/common/simd.h"
-#include "kernels/common/transpose_bytes.h"
-#include "kernels/quantize/quantize_table.h"
-#include "kernels/quantize/quantize_values.h"
+#include "kernels/quantize/quantize_blocks.h"
 
 namespace trireme::TRIREME_ISA {
 namespace {
 
-using Part = QuantizedDim::Part;
-
-std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
-
-/// f(part, first, last) for the indices of each part in [begin, end).
-template <class F>
-TRIREME_INLINE void for_each_part(const QuantizedDim& dim, std::int64_t begin, std::int64_t end,
-                                  const F& f) {
-  for (std::int64_t i = 0; i < dim.part_count; ++i) {
-    const Part& part = dim.parts[i];
-    const std::int64_t first = larger(part.begin, begin),
-                       last = smaller(part.begin + part.size, end);
-    if (first < last) f(part, first, last);
-  }
-}
-
-TRIREME_INLINE std::int64_t block_of(const QuantizedDim& dim, const Part& part, std::int64_t i) {
-  return part.first_block + (part.phase + i - part.begin) / dim.block;
-}
-/// The first index that is of a later block than i, or of another part.
-TRIREME_INLINE std::int64_t block_end(const QuantizedDim& dim, const Part& part, std::int64_t i) {
-  const std::int64_t in_block = (part.phase + i - part.begin) % dim.block;
-  return smaller(part.begin + part.size, i + dim.block - in_block);
-}
-
-/// f(part, block, first, last) for each block's indices in [begin, end).
-template <class F>
-TRIREME_INLINE void for_each_block(const QuantizedDim& dim, std::int64_t begin, std::int64_t end,
-                                   const F& f) {
-  for_each_part(dim, begin, end, [&](const Part& part, std::int64_t first, std::int64_t last) {
-    std::int64_t block = block_of(dim, part, first);
-    for (std::int64_t i = first; i < last; ++block) {
-      const std::int64_t stop = smaller(last, block_end(dim, part, i));
-      f(part, block, i, stop);
-      i = stop;
-    }
-  });
-}
-
-/// The first index of block `block`, or the dim's size where there is none.
-std::int64_t begin_of_block(const QuantizedDim& dim, std::int64_t block) {
-  for (std::int64_t i = 0; i < dim.part_count; ++i) {
-    const Part& part = dim.parts[i];
-    if (block == part.first_block) return part.begin;
-    const std::int64_t begin = part.begin - part.phase + (block - part.first_block) * dim.block;
-    if (begin < part.begin + part.size) return begin;
-  }
-  return dim.size;
-}
-
-/// f(first, last) for rows of x: whole blocks of rows to a thread. Not for rows.whole.
-template <class F>
-TRIREME_INLINE void parallel_row_blocks(const Exec& exec, const QuantizedDim& rows,
-                                        std::int64_t columns, const F& f) {
-  parallel_ranges(exec, rows.blocks, smaller(rows.block, rows.size) * columns,
-                  [&](std::int64_t first, std::int64_t last) {
-                    f(begin_of_block(rows, first), begin_of_block(rows, last));
-                  });
+/// A matrix that stands in memory.
+template <class T>
+Values<T> all_of(const void* x, const QuantizedDim& columns) {
+  return {static_cast<const T*>(x), columns.size, 0, columns.size};
 }
 
 // ---- maxima ----
 
-/// amax, one for each column, of one more row.
-template <class T>
-TRIREME_INLINE void max_by_columns(std::int32_t* amax, const T* x, std::int64_t count) {
-  float* most = reinterpret_cast<float*>(amax);
-  for_each_vector(0, count, [&](std::int64_t c, auto lanes) {
-    max_bits(F32::load(most + c, lanes), abs(F32::load(x + c, lanes))).store(most + c, lanes);
-  });
-}
-
-/// Of rows [first, last) of x, into their blocks' rows of amax.
-template <class T>
-void max_of_rows(std::int32_t* amax, const T* x, const QuantizedDim& rows,
-                 const QuantizedDim& columns, std::int64_t first, std::int64_t last) {
-  for_each_block(
-      rows, first, last, [&](const Part&, std::int64_t i, std::int64_t begin, std::int64_t end) {
-        std::int32_t* most = amax + i * columns.blocks;
-        for (std::int64_t r = begin; r < end; ++r) {
-          const T* row = x + r * columns.size;
-          if (columns.block == 1) {
-            max_by_columns(most, row, columns.size);
-            continue;
-          }
-          for_each_block(columns, 0, columns.size,
-                         [&](const Part&, std::int64_t j, std::int64_t c0, std::int64_t c1) {
-                           const std::int32_t found = max_of_run(row, c0, c1);
-                           if (found > most[j]) most[j] = found;
-                         });
-        }
-      });
-}
-
 /// The rows of a block are shared out: each thread has an amax of its own, which are then merged.
 template <class T>
-void max_by_pieces(const AbsoluteMaxArgs& args, std::int32_t* amax, const T* x) {
+void max_by_pieces(const AbsoluteMaxArgs& args, std::int32_t* amax, const Values<T>& x) {
   const QuantizedDim& rows = args.rows;
   const std::int64_t count = rows.blocks * args.columns.blocks;
   const int pieces = piece_count(args.exec.threads, rows.size, args.columns.size);
@@ -118,7 +28,7 @@ void max_by_pieces(const AbsoluteMaxArgs& args, std::int32_t* amax, const T* x) 
 
 template <class T>
 void absolute_max_of(const AbsoluteMaxArgs& args) {
-  const T* x = static_cast<const T*>(args.x);
+  const Values<T> x = all_of<T>(args.x, args.columns);
   if (args.rows.whole) return max_by_pieces(args, args.amax, x);
   parallel_row_blocks(args.exec, args.rows, args.columns.size,
                       [&](std::int64_t first, std::int64_t last) {
@@ -141,161 +51,25 @@ void scales(const ScalesArgs& args) {
   });
 }
 
-/// Of blocks of rows [first, last) of x.
-void scales_of_blocks(const QuantizeArgs& args, std::int64_t first, std::int64_t last) {
-  const std::int64_t count = args.columns.blocks;
-  for (std::int64_t i = first; i < last; ++i) {
-    float* factors = args.factors + i * count;
-    const bool along = args.scales != nullptr && !args.transpose;
-    scales_of_run(factors, along ? args.scales + i * count : nullptr, args.amax + i * count, count,
-                  largest_of_f8(args.format));
-    if (args.scales == nullptr || along) continue;
-    alignas(64) float scales[F32::kWidth];
-    const float* most = reinterpret_cast<const float*>(args.amax + i * count);
-    for_each_vector(0, count, [&](std::int64_t j, auto lanes) {
-      scale_of(F32::load(most + j, lanes), F32::broadcast(largest_of_f8(args.format)))
-          .scale.store(scales);
-      for (std::int64_t k = 0; k < F32::kWidth && j + k < count; ++k)
-        args.scales[(j + k) * args.rows.blocks + i] = scales[k];
-    });
-  }
-}
-
 // ---- codes ----
-
-/// f(part, first column, last column, what gives the factors from a column on) for runs of a row.
-template <class F>
-TRIREME_INLINE void for_each_run(const QuantizedDim& columns, std::int64_t begin, std::int64_t end,
-                                 const float* factors, const F& f) {
-  if (columns.block == 1) {
-    for_each_part(columns, begin, end, [&](const Part& part, std::int64_t c0, std::int64_t c1) {
-      const float* of = factors + part.first_block - part.begin;
-      f(part, c0, c1, [of](std::int64_t c, auto lanes) { return F32::load(of + c, lanes); });
-    });
-    return;
-  }
-  for_each_block(columns, begin, end,
-                 [&](const Part& part, std::int64_t j, std::int64_t c0, std::int64_t c1) {
-                   const F32 factor = F32::broadcast(factors[j]);
-                   f(part, c0, c1, [factor](std::int64_t, auto) { return factor; });
-                 });
-}
-
-/// A row's codes where no index is.
-void clear_gaps(std::uint8_t* row, const QuantizedDim& columns) {
-  std::int64_t end = 0;
-  for (std::int64_t i = 0; i < columns.part_count; ++i) {
-    const Part& part = columns.parts[i];
-    if (part.at > end) __builtin_memset(row + end, 0, static_cast<std::size_t>(part.at - end));
-    end = part.at + part.size;
-  }
-  if (columns.width > end)
-    __builtin_memset(row + end, 0, static_cast<std::size_t>(columns.width - end));
-}
-
-template <class F8, class T>
-void encode_rows(const QuantizeArgs& args, std::int64_t first, std::int64_t last) {
-  const QuantizedDim &rows = args.rows, &columns = args.columns;
-  const T* x = static_cast<const T*>(args.x);
-  for_each_block(
-      rows, first, last, [&](const Part&, std::int64_t i, std::int64_t begin, std::int64_t end) {
-        const float* factors = args.factors + i * columns.blocks;
-        for (std::int64_t r = begin; r < end; ++r) {
-          F8* codes = static_cast<F8*>(args.codes) + r * columns.width;
-          const T* row = x + r * columns.size;
-          for_each_run(columns, 0, columns.size, factors,
-                       [&](const Part& part, std::int64_t c0, std::int64_t c1, const auto& factor) {
-                         F8* to = codes + part.at - part.begin;
-                         for_each_vector(c0, c1, [&](std::int64_t c, auto lanes) {
-                           (F32::load(row + c, lanes) * factor(c, lanes)).store(to + c, lanes);
-                         });
-                       });
-          clear_gaps(reinterpret_cast<std::uint8_t*>(codes), columns);
-        }
-      });
-}
-
-/// Tiles that go across: a cache line of each row of codes at a time, and columns enough that what
-/// a row of x costs once is little.
-constexpr std::int64_t kTileRows = 64, kTileColumns = 256;
-
-/// Codes of a tile of x, then across.
-template <class F8, class T>
-void encode_columns(const QuantizeArgs& args, std::int64_t first, std::int64_t last) {
-  const QuantizedDim &rows = args.rows, &columns = args.columns;
-  const T* x = static_cast<const T*>(args.x);
-  alignas(64) F8 tile[kTileRows * kTileColumns];
-  for_each_part(rows, first, last, [&](const Part& part, std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r0 = begin; r0 < end; r0 += kTileRows) {
-      const std::int64_t r1 = smaller(r0 + kTileRows, end);
-      for (std::int64_t c0 = 0; c0 < columns.size; c0 += kTileColumns) {
-        const std::int64_t c1 = smaller(c0 + kTileColumns, columns.size);
-        for (std::int64_t r = r0; r < r1; ++r) {
-          F8* to = tile + (r - r0) * kTileColumns - c0;
-          const T* row = x + r * columns.size;
-          for_each_run(
-              columns, c0, c1, args.factors + block_of(rows, part, r) * columns.blocks,
-              [&](const Part&, std::int64_t from, std::int64_t end_of, const auto& factor) {
-                for_each_vector(from, end_of, [&](std::int64_t c, auto lanes) {
-                  (F32::load(row + c, lanes) * factor(c, lanes)).store(to + c, lanes);
-                });
-              });
-        }
-        transpose_bytes(
-            static_cast<std::uint8_t*>(args.codes) + c0 * rows.width + part.at + r0 - part.begin,
-            rows.width, reinterpret_cast<const std::uint8_t*>(tile), kTileColumns, r1 - r0,
-            c1 - c0);
-      }
-    }
-  });
-}
-
-/// Of `count` rows of codes whose columns are `columns`.
-void clear_all_gaps(const Exec& exec, void* codes, std::int64_t count,
-                    const QuantizedDim& columns) {
-  if (columns.width == columns.size) return;
-  parallel_ranges(exec, count, columns.width - columns.size,
-                  [&](std::int64_t first, std::int64_t last) {
-                    for (std::int64_t r = first; r < last; ++r)
-                      clear_gaps(static_cast<std::uint8_t*>(codes) + r * columns.width, columns);
-                  });
-}
 
 template <class F8, class T>
 void quantize_of(const QuantizeArgs& args) {
   const QuantizedDim &rows = args.rows, &columns = args.columns;
-  const std::int64_t amax_bytes =
-      rows.blocks * columns.blocks * static_cast<std::int64_t>(sizeof(std::int32_t));
-  const auto encode = [&](std::int64_t first, std::int64_t last) {
-    if (args.transpose) return encode_columns<F8, T>(args, first, last);
-    encode_rows<F8, T>(args, first, last);
-  };
-  if (args.transpose) clear_all_gaps(args.exec, args.codes, columns.size, rows);
-  if (args.find_amax) __builtin_memset(args.amax, 0, static_cast<std::size_t>(amax_bytes));
+  const Values<T> x = all_of<T>(args.x, columns);
+  begin_quantize(args);
   if (rows.whole) {
     if (args.find_amax)
       absolute_max_of<T>({args.exec, args.amax, args.x, rows, columns, args.partial, args.x_type});
-    scales_of_blocks(args, 0, rows.blocks);
-    parallel_ranges(args.exec, rows.size, columns.size, encode);
+    scales_of_blocks(args, 0, rows.blocks, 0, columns.blocks);
+    parallel_ranges(args.exec, rows.size, columns.size, [&](std::int64_t first, std::int64_t last) {
+      encode_values<F8, T>(args, x, first, last);
+    });
     return;
   }
-  // A block of rows at a time: what its maxima read is in a cache when its codes are made.
   parallel_row_blocks(args.exec, rows, columns.size, [&](std::int64_t first, std::int64_t last) {
-    for_each_block(
-        rows, first, last, [&](const Part&, std::int64_t i, std::int64_t begin, std::int64_t end) {
-          if (args.find_amax)
-            max_of_rows(args.amax, static_cast<const T*>(args.x), rows, columns, begin, end);
-          scales_of_blocks(args, i, i + 1);
-          encode(begin, end);
-        });
+    quantize_rows<F8, T>(args, x, first, last);
   });
-}
-
-/// call(F8()) for a format.
-template <class F>
-TRIREME_INLINE void for_format(DType format, const F& call) {
-  if (format == DType::kF8E4M3) return call(F8E4M3());
-  call(F8E5M2());
 }
 
 void quantize(const QuantizeArgs& args) {

@@ -1,6 +1,6 @@
 #include "kernels/common/gpu_scratch.h"
 #include "kernels/common/turns.cuh"
-#include "kernels/quantize/quantize_maxima.cuh"
+#include "kernels/quantize/quantize_forms.cuh"
 
 namespace trireme::cuda {
 namespace {
@@ -77,53 +77,6 @@ void scales(const ScalesArgs& args) {
 
 // ---- codes ----
 
-/// Each scale is written by the first tile that has it.
-__device__ __forceinline__ bool owns_scale(const QuantizeArgs& args, const Tile& tile) {
-  return args.scales != nullptr && (!args.rows.whole || tile.rows.begins) &&
-         (!args.columns.whole || tile.columns.begins);
-}
-
-/// The scales of one form of a tile, by way of memory that its threads share. In turn: leave, a
-/// barrier, make, a barrier, factor.
-template <Scales kScales>
-struct TileScales {
-  TileMaxima<kScales> maxima;
-  float factors[kSide];
-
-  template <class T>
-  __device__ __forceinline__ void leave(const Own<T>& x, const QuantizeArgs& args,
-                                        const Tile& tile) {
-    if (args.find_amax) maxima.leave(x, tile, shift_of(args));
-  }
-  /// Factor i, and its scale to memory; where there is no index, 1, so that 0 stays 0.
-  __device__ __forceinline__ void make(int i, const QuantizeArgs& args, const Tile& tile,
-                                       float largest) {
-    if (i < 0 || i >= kSide) return;
-    const std::int64_t from = place_of<kScales>(i, tile, args.rows, args.columns, false);
-    Scale of{1, 1};
-    if (from >= 0) {
-      of = scale_of(args.find_amax ? maxima.of_scale(i, shift_of(args)) : args.amax[from], largest);
-      if (owns_scale(args, tile))
-        args.scales[place_of<kScales>(i, tile, args.rows, args.columns, args.transpose)] = of.scale;
-    }
-    factors[i] = of.factor;
-  }
-  /// Of a thread's rows, or columns.
-  __device__ __forceinline__ void get(float (&own)[kOwn], const QuantizeArgs& args,
-                                      const Tile& tile) const {
-    const int first = kScales == Scales::kOfRows ? tile.row : tile.column;
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) own[i] = factors[(first + i) >> shift_of(args)];
-  }
-
- private:
-  static __device__ __forceinline__ int shift_of(const QuantizeArgs& args) {
-    return kScales == Scales::kOfRows ? args.rows.tile_shift : args.columns.tile_shift;
-  }
-};
-template <>
-struct TileScales<Scales::kNone> {};
-
 /// Of an element, whatever the blocks; the first of a block writes its scale.
 __device__ __forceinline__ float factor_at(const QuantizeArgs& args, const Tile& tile, int k, int j,
                                            float largest) {
@@ -141,57 +94,6 @@ __device__ __forceinline__ float factor_at(const QuantizeArgs& args, const Tile&
         of.scale;
   }
   return of.factor;
-}
-
-template <Scales kAlong, Scales kAcross>
-struct TileForms {
-  TileScales<kAlong> along;
-  TileScales<kAcross> across;
-  CodesAcross codes;
-};
-template <Scales kAlong>
-struct TileForms<kAlong, Scales::kNone> {
-  TileScales<kAlong> along;
-};
-
-/// Codes of x, of x^T, or both, each with scales of some rows or some columns of its tiles.
-template <Scales kAlong, Scales kAcross, class F8, class T>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks<T>)
-    quantize_kernel(const __grid_constant__ QuantizeBothArgs args) {
-  constexpr bool kHasAlong = kAlong != Scales::kNone, kHasAcross = kAcross != Scales::kNone;
-  auto& shared = smem<TileForms<kAlong, kAcross>>();
-  const QuantizeArgs& of = kHasAlong ? args.along : args.across;
-  const Tile tile(of.rows, of.columns);
-  Own<T> x;
-  load_tile(x, of.x, tile, of.columns.size);
-  const Tile turned = kHasAlong && kHasAcross ? Tile(args.across.rows, args.across.columns) : tile;
-  if constexpr (kHasAlong) shared.along.leave(x, args.along, tile);
-  if constexpr (kHasAcross) shared.across.leave(x, args.across, turned);
-  __syncthreads();
-  const int thread = static_cast<int>(threadIdx.x);
-  if constexpr (kHasAlong) shared.along.make(thread, args.along, tile, largest_of<F8>());
-  if constexpr (kHasAcross) {
-    const int behind = kHasAlong ? thread - kSide : thread;
-    shared.across.make(behind, args.across, turned, largest_of<F8>());
-  }
-  __syncthreads();
-  float factors[kOwn];
-  Vector<unsigned, 2> words[kOwn];
-  if constexpr (kHasAlong) {
-    shared.along.get(factors, args.along, tile);
-    encode<F8, false>(words, [&](int k, int j) {
-      return __fmul_rn(x.value(k, j), factors[kAlong == Scales::kOfRows ? k : j]);
-    });
-    store_along(static_cast<std::uint8_t*>(args.along.codes), tile, words, args.along.columns);
-  }
-  if constexpr (kHasAcross) {
-    shared.across.get(factors, args.across, turned);
-    encode<F8, true>(words, [&](int k, int j) {
-      return __fmul_rn(x.value(k, j), factors[kAcross == Scales::kOfRows ? k : j]);
-    });
-    store_across(static_cast<std::uint8_t*>(args.across.codes), shared.codes, turned, words,
-                 args.across.rows, turned.rows.at);
-  }
 }
 
 /// Of blocks of any size: an element at a time has its scale.
@@ -229,17 +131,14 @@ QuantizeArgs with_maxima(const QuantizeArgs& args) {
   return call;
 }
 
+/// Of matrices that stand in memory.
 template <Scales kAlong, Scales kAcross>
-void launch_forms(const QuantizeBothArgs& args) {
+void launch_matrix(const QuantizeBothArgs& args) {
   const QuantizeArgs& of = kAlong != Scales::kNone ? args.along : args.across;
-  for_format(of.format, [&](auto f8) {
-    for_type(of.x_type, [&](auto type) {
-      launch(quantize_kernel<kAlong, kAcross, decltype(f8), decltype(type)>,
-             config_of_tiles(of.exec, of.rows, of.columns, sizeof(TileForms<kAlong, kAcross>),
-                             kAlong != Scales::kNone && kAcross != Scales::kNone ? "quantize_both"
-                                                                                 : "quantize"),
-             args);
-    });
+  const bool both = kAlong != Scales::kNone && kAcross != Scales::kNone;
+  for_type(of.x_type, [&](auto type) {
+    launch_forms<kAlong, kAcross>(args, MatrixSource<decltype(type)>{of.x, of.columns.size},
+                                  both ? "quantize_both" : "quantize");
   });
 }
 
@@ -258,11 +157,11 @@ void quantize(const QuantizeArgs& args) {
   const bool across = args.transpose;
   switch (scales_of_tiles(args.rows, args.columns)) {
     case Scales::kOfRows:
-      return across ? launch_forms<Scales::kNone, Scales::kOfRows>({{}, call})
-                    : launch_forms<Scales::kOfRows, Scales::kNone>({call, {}});
+      return across ? launch_matrix<Scales::kNone, Scales::kOfRows>({{}, call})
+                    : launch_matrix<Scales::kOfRows, Scales::kNone>({call, {}});
     case Scales::kOfColumns:
-      return across ? launch_forms<Scales::kNone, Scales::kOfColumns>({{}, call})
-                    : launch_forms<Scales::kOfColumns, Scales::kNone>({call, {}});
+      return across ? launch_matrix<Scales::kNone, Scales::kOfColumns>({{}, call})
+                    : launch_matrix<Scales::kOfColumns, Scales::kNone>({call, {}});
     default:
       return quantize_any(call);
   }
@@ -276,9 +175,9 @@ void quantize_both(const QuantizeBothArgs& args) {
   const Scales along = scales_of_tiles(args.along.rows, args.along.columns),
                across = scales_of_tiles(args.across.rows, args.across.columns);
   if (along == Scales::kOfRows && across == Scales::kOfColumns)
-    return launch_forms<Scales::kOfRows, Scales::kOfColumns>(call);
+    return launch_matrix<Scales::kOfRows, Scales::kOfColumns>(call);
   if (along == Scales::kOfRows && across == Scales::kOfRows)
-    return launch_forms<Scales::kOfRows, Scales::kOfRows>(call);
+    return launch_matrix<Scales::kOfRows, Scales::kOfRows>(call);
   quantize(call.along);
   quantize(call.across);
 }

@@ -14,6 +14,19 @@ __device__ __forceinline__ unsigned order_of(const Vector<T, kCount>& y) {
   return most;
 }
 
+/// Eight values as they are loaded by `kWidth`.
+template <int kWidth, class T>
+__device__ __forceinline__ Vector<T, 8> load_eight(const T* from) {
+  if constexpr (kWidth == 8) {
+    return load<8>(from);
+  } else {
+    Vector<T, 8> values;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) values.at[k] = from[k];
+    return values;
+  }
+}
+
 /// Codes of eight columns, and the scale of the 128 that sixteen neighbouring threads have. By
 /// whole warps: behind the row's end y is 0. kWhole: rows of codes begin at a multiple of 8 bytes.
 template <bool kWhole>

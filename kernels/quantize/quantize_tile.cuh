@@ -102,6 +102,9 @@ struct Own {
     if constexpr (kPerWord == 1) return float_of_bits(word);
     return float_of_bits(j % 2 == 0 ? word << 16 : word & 0xffff0000U);
   }
+  __device__ __forceinline__ void put(int k, const Vector<T, kOwn>& row) {
+    __builtin_memcpy(words[k], row.at, sizeof row.at);
+  }
   /// A number that is larger where the magnitude is. Of bf16 its lower half is anything.
   [[nodiscard]] __device__ __forceinline__ unsigned order(int k, int j) const {
     return words[k][j / kPerWord] << (kPerWord == 1 || j % 2 == 1 ? 1 : 17);

@@ -120,7 +120,7 @@ BlockForwardScratch lay_out_forward_scratch(ArenaCursor& arena, const LayerShape
   BlockForwardScratch scratch;
   scratch.branch_TC = arena.take(shape.wide(shape.hidden));
   scratch.n_TC = arena.take(shape.wide(shape.hidden));
-  scratch.act_TF = arena.take(shape.wide(shape.config.mlp.ffn));
+  if (!shape.mlp_codes) scratch.act_TF = arena.take(shape.wide(shape.config.mlp.ffn));
   scratch.attention = lay_out_attention_forward(arena, shape);
   return scratch;
 }
@@ -169,9 +169,9 @@ NormForward rows_of(NormForward norm, std::int64_t first, std::int64_t count) {
 /// write those of scratch.n.
 void leave_branch(const LayerPass& pass, const BranchWeights& weights,
                   const BranchActivations& acts, const BlockForwardScratch& scratch,
-                  ConstTensorView x_TN, RowsFunction then = {}) {
+                  const ProductInput& x, RowsFunction then = {}) {
   if (!pass.config.norm_after())
-    return row_parallel_forward(pass, scratch.branch_TC, x_TN, weights.out, scratch.n_TC, then);
+    return row_parallel_forward(pass, scratch.branch_TC, x, weights.out, scratch.n_TC, then);
   const TensorView& kept_SC = acts.post_norm.s_TC;
   const TensorView made_SC = pass.tensor.residual_rows(scratch.n_TC);
   const bool in_place = kept_SC.shape == scratch.n_TC.shape;  // the residual stream has all rows
@@ -187,7 +187,7 @@ void leave_branch(const LayerPass& pass, const BranchWeights& weights,
     norm_forward(of, rows_of(norm, first, count));
     if (then.given()) then(of, first, count);
   };
-  row_parallel_forward(pass, in_place ? kept_SC : scratch.n_TC, x_TN, weights.out,
+  row_parallel_forward(pass, in_place ? kept_SC : scratch.n_TC, x, weights.out,
                        in_place ? scratch.n_TC : scratch.branch_TC, norm_rows);
 }
 
@@ -264,7 +264,7 @@ void clear_maximum(const LayerPass& pass, const NormedRows& n) {
   if (n.quantized.amax_P.given()) clear(pass.context, n.quantized.amax_P);
 }
 
-/// Everything up to the MLP's activation h, in scratch.act.
+/// Everything up to what the MLP's activation reads; h too, in scratch.act, but for mlp_activation.
 void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
                            const BlockActivations& acts, const BlockForwardScratch& scratch,
                            const LayerStart& start = {}) {
@@ -294,10 +294,16 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
   const auto norm_rows = [&](Context& of, std::int64_t first, std::int64_t count) {
     norm_forward(of, rows_of(norm, first, count));
   };
-  leave_branch(pass, weights.attention, acts.attention, scratch, acts.attention.attended_TX,
+  leave_branch(pass, weights.attention, acts.attention, scratch, {acts.attention.attended_TX},
                norm_rows);
   if (pass.config.experts) return experts_to_activation(pass, weights, acts, scratch, start.counts);
   mlp_forward(pass, weights.mlp, acts.mlp, n, scratch.act_TF);
+}
+
+void leave_mlp(const LayerPass& pass, const BlockWeights& weights, const BlockActivations& acts,
+               const BlockForwardScratch& scratch) {
+  leave_branch(pass, weights.mlp, acts.mlp, scratch,
+               mlp_activation(pass, weights.mlp, acts.mlp, scratch.act_TF));
 }
 
 }  // namespace
@@ -309,7 +315,7 @@ void block_forward(const LayerPass& pass, const BlockWeights& weights, const Blo
   forward_to_activation(pass, weights, acts, scratch,
                         {residual_TC, cache, ExpertsForward::Count::kYes});
   if (pass.config.experts) return leave_experts(pass, weights, acts, scratch);
-  leave_branch(pass, weights.mlp, acts.mlp, scratch, scratch.act_TF);
+  leave_mlp(pass, weights, acts, scratch);
 }
 
 void block_recompute(const LayerPass& pass, const BlockWeights& weights,
@@ -317,8 +323,7 @@ void block_recompute(const LayerPass& pass, const BlockWeights& weights,
                      Recompute recompute) {
   if (recompute == Recompute::kFull) {
     forward_to_activation(pass, weights, acts, scratch);
-    if (pass.config.norm_after())
-      leave_branch(pass, weights.mlp, acts.mlp, scratch, scratch.act_TF);
+    if (pass.config.norm_after()) leave_mlp(pass, weights, acts, scratch);
   }
   if (recompute == Recompute::kSelective)
     recompute_heads(pass, weights.attention, acts.attention, scratch.attention);
@@ -447,8 +452,8 @@ namespace {
 void block_backward_alone(const BlockWeights& weights, const AttentionBranchBackward& attention,
                           const MlpBackward& mlp, const AttentionScratch& scratch,
                           TensorView ds1_TC) {
-  mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp), Halves::kBoth);
-  mlp.in_both(weights.mlp, attention.left.dy_TC);
+  const BothOrders din = mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp), Halves::kBoth);
+  mlp.in_both(weights.mlp, attention.left.dy_TC, din);
   attend_backward(attention, weights.attention, scratch, attention.start(weights.attention),
                   Halves::kBoth);
   attention.in_both(weights.attention, ds1_TC);

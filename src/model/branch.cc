@@ -129,24 +129,29 @@ void find_maximum(const LayerPass& pass, ConstTensorView x_TN, const LinearWeigh
                  ScaleDim(x_TN.shape[1], 0));
 }
 
-void row_parallel_forward(const LayerPass& pass, TensorView y_TC, ConstTensorView x_TN,
+QuantizedView input_codes(const LayerPass& pass, const LinearWeights& out) {
+  const bool quantises = pass.fp8 != nullptr && out.fp8 != nullptr && !out.adapter.given();
+  return quantises ? pass.fp8->input_codes(pass.tokens(), out) : QuantizedView();
+}
+
+void row_parallel_forward(const LayerPass& pass, TensorView y_TC, const ProductInput& x,
                           LinearWeights weights, TensorView scratch_TC, RowsFunction then) {
   if (pass.tensor.extent() == 1) {
     LinearEpilogue epilogue;
     epilogue.then = then;
-    return pass.linear_forward(y_TC, x_TN, weights, epilogue);
+    return pass.linear_forward(y_TC, x, weights, epilogue);
   }
   weights = pass.for_parts(weights);
   if (!pass.tensor.first()) weights.bias = {};
   if (weights.fp8 != nullptr) {
-    pass.linear_forward(y_TC, x_TN, weights);
+    pass.linear_forward(y_TC, x, weights);
     pass.tensor.reduce(y_TC);
   } else {
-    pass.tensor.make_reduced(pass.context, y_TC, scratch_TC,
-                             [&](std::int64_t first, std::int64_t count) {
-                               pass.linear_forward(y_TC.rows(first, count), x_TN.rows(first, count),
-                                                   weights.rows(first, count));
-                             });
+    pass.tensor.make_reduced(
+        pass.context, y_TC, scratch_TC, [&](std::int64_t first, std::int64_t count) {
+          pass.linear_forward(y_TC.rows(first, count), x.x_TK.rows(first, count),
+                              weights.rows(first, count));
+        });
   }
   if (then.given()) then(pass.context, 0, pass.tensor.residual_rows(y_TC).shape[0]);
 }

@@ -55,6 +55,11 @@ struct LayerPass {
     if (numbers.given()) numbers = tensor.residual_rows(numbers);
     return pass;
   }
+  void linear_forward(TensorView y_TN, const ProductInput& x, const LinearWeights& weights,
+                      const LinearEpilogue& epilogue = {}) const {
+    if (x.codes.given()) return fp8->forward(y_TN, x.codes, weights, epilogue);
+    linear_forward(y_TN, x.x_TK, weights, epilogue);
+  }
   void linear_forward(TensorView y_TN, ConstTensorView x_TK, const LinearWeights& weights,
                       const LinearEpilogue& epilogue = {}) const {
     if (weights.adapter.given()) return adapted_forward(*this, y_TN, x_TK, weights, epilogue);
@@ -108,6 +113,7 @@ struct BranchSizes {
   std::int64_t in_ranks = 0, out_ranks = 0;
   bool in_maximum = false, out_maximum = false;  ///< LinearWeights::x_amax_1
   std::int64_t in_gradient_maxima = 0;           ///< of the first's dy_amax_P
+  bool in_gradient_codes = false;                ///< no rows of it, where B and W are one
 };
 
 /// What backward reads of the forward pass. n and the last product's input are recomputed.
@@ -178,7 +184,10 @@ struct BranchGradients {
     if (sizes.in_gradient_maxima > 0)
       own(LayerShape::maxima_of(sizes.in_gradient_maxima), of.din_amax_P);
     const TensorSize n = shape.wide(shape.hidden);
-    shape.exchanges() ? exchanged(in, of.din_TX, acts.in_TX...) : own(in, of.din_TX);
+    if (shape.exchanges())
+      exchanged(in, of.din_TX, acts.in_TX...);
+    else if (!sizes.in_gradient_codes)
+      own(in, of.din_TX);
     shape.exchanges_residual() ? exchanged(n, of.n_TC, acts.norm.s_TC...) : own(n, of.n_TC);
     const LayerConfig& config = shape.config;
     if (config.norm_after())
@@ -201,9 +210,11 @@ void column_parallel_forward(const LayerPass& pass, TensorView y_TN, const Norme
 /// travel as codes otherwise.
 void column_parallel_forward_and_keep(const LayerPass& pass, TensorView y_TN, TensorView x_TC,
                                       const LinearWeights& weights);
+/// x as its last product alone reads it, in codes that the op which makes x leaves, or not given.
+QuantizedView input_codes(const LayerPass& pass, const LinearWeights& out);
 /// Row-parallel: y = x W + b, where x's columns are sharded: partial sums, b in the first. Reduced
 /// by way of memory as large as y. `then` is done with the residual rows.
-void row_parallel_forward(const LayerPass& pass, TensorView y_TC, ConstTensorView x_TN,
+void row_parallel_forward(const LayerPass& pass, TensorView y_TC, const ProductInput& x,
                           LinearWeights weights, TensorView scratch_TC, RowsFunction then = {});
 
 /// `amax`, which is kept where a product in fp8 reads it, cleared for what finds it; not given
@@ -300,13 +311,16 @@ struct BranchBackward {
     args.dresidual_TC = pass.tensor.residual_rows(left.dy_TC);
     norm_backward(pass.context, args);
   }
-  /// in_input, norm and in_weight, where no rank has another part of n's gradient.
-  void in_both(const BranchWeights& weights, TensorView ds_TC) const {
-    pass.linear_backward(left.n_TC, left.din_TX, weights.in, {}, gradients_of_in(),
-                         [&]() -> ConstTensorView {
-                           norm(weights, ds_TC);
-                           return left.n_TC;
-                         });
+  /// in_input, norm and in_weight, where no rank has another part of n's gradient. `din`: where
+  /// what makes it has left codes in place of rows.
+  void in_both(const BranchWeights& weights, TensorView ds_TC, const BothOrders& din = {}) const {
+    const auto n = [&]() -> ConstTensorView {
+      norm(weights, ds_TC);
+      return left.n_TC;
+    };
+    if (din.given())
+      return pass.fp8->backward_both(left.n_TC, din, weights.in, gradients_of_in(), n);
+    pass.linear_backward(left.n_TC, left.din_TX, weights.in, {}, gradients_of_in(), n);
   }
   void in_weight() const { pass.linear_backward_weight(gradients_of_in(), left.din_TX, left.n_TC); }
   /// `x`: what the last product read.

@@ -53,28 +53,39 @@ class Fp8Products::Operands {
   };
   /// x as it is multiplied along its columns.
   QuantizedView rows(const Found& x, const ScaleDim& columns, const TensorCut& cut, DType format) {
-    const Dims dims = dims_of_rows(x.x_TC, columns);
+    const Dims dims = dims_of_rows(x.x_TC.shape[0], columns);
     const bool joined = cut_crosses_blocks(cut, of_.tensor.extent(), dims.columns.block);
     return quantized(x, dims, Transpose::kNo, format, joined);
   }
   /// Both of these; x^T stands first.
-  std::pair<QuantizedView, Turned> rows_and_columns(const Found& x, const ScaleDim& columns,
-                                                    const TensorCut& cut, DType format) {
-    const Dims along = dims_of_rows(x.x_TC, columns), across = dims_of_columns(x.x_TC, columns);
-    QuantizeBoth args;
-    args.across = take(across.columns, across.rows, format);
-    const ArenaCursor behind = arena_;
-    args.along = take(along.rows, along.columns, format);
-    args.x = x.x_TC;
+  BothOrders take_both(std::int64_t tokens, const ScaleDim& columns, DType format) {
+    const Dims along = dims_of_rows(tokens, columns), across = dims_of_columns(tokens, columns);
+    const QuantizedView turned = take(across.columns, across.rows, format);
+    return {take(along.rows, along.columns, format), turned};
+  }
+  BothOrders rows_and_columns(const Found& x, const ScaleDim& columns, const TensorCut& cut,
+                              DType format) {
+    const BothOrders both = take_both(x.x_TC.shape[0], columns, format);
+    QuantizeBoth args{both.along, both.across, x.x_TC};
+    const Dims along{both.along.rows, both.along.columns};
     args.along_amax =
         maxima(x, along, cut_crosses_blocks(cut, of_.tensor.extent(), along.columns.block));
     if (!blocks()) args.across_amax = args.along_amax;
     quantize_both(of_.context, args);
-    return {args.along, {args.across, behind}};
+    return both;
+  }
+  /// In blocks that lie in this rank's columns, as what makes x leaves them.
+  QuantizedView take_rows(std::int64_t tokens, const ScaleDim& columns) {
+    const Dims dims = dims_of_rows(tokens, columns);
+    return take(dims.rows, dims.columns, DType::kF8E4M3);
+  }
+  QuantizedView take_columns(std::int64_t tokens, const ScaleDim& columns) {
+    const Dims dims = dims_of_columns(tokens, columns);
+    return take(dims.columns, dims.rows, DType::kF8E4M3);
   }
   /// The same from residual rows, of which each rank quantises its own, if its norm has not.
   QuantizedView gathered_rows(const NormedRows& n, const ScaleDim& columns) {
-    const Dims dims = dims_of_rows(n.n_TC, columns);
+    const Dims dims = dims_of_rows(n.n_TC.shape[0], columns);
     const bool made = n.quantized.codes.given();
     const QuantizedView out =
         made ? n.quantized.codes : take(dims.rows, dims.columns, DType::kF8E4M3);
@@ -96,7 +107,7 @@ class Fp8Products::Operands {
   /// x^T, which is multiplied along x's rows.
   QuantizedView columns(const Found& x, const ScaleDim& columns, const TensorCut& cut,
                         DType format) {
-    const Dims dims = dims_of_columns(x.x_TC, columns);
+    const Dims dims = dims_of_columns(x.x_TC.shape[0], columns);
     const bool joined = !blocks() && cut_crosses_blocks(cut, of_.tensor.extent(), 0);
     return quantized(x, dims, Transpose::kYes, format, joined);
   }
@@ -115,11 +126,11 @@ class Fp8Products::Operands {
 
  private:
   [[nodiscard]] bool blocks() const { return of_.precision.recipe == Fp8Recipe::kBlock; }
-  [[nodiscard]] Dims dims_of_rows(const ConstTensorView& x_TC, const ScaleDim& columns) const {
-    return {{x_TC.shape[0], blocks() ? 1 : 0}, columns.with_block(fp8_block(of_.precision.recipe))};
+  [[nodiscard]] Dims dims_of_rows(std::int64_t tokens, const ScaleDim& columns) const {
+    return {{tokens, blocks() ? 1 : 0}, columns.with_block(fp8_block(of_.precision.recipe))};
   }
-  [[nodiscard]] Dims dims_of_columns(const ConstTensorView& x_TC, const ScaleDim& columns) const {
-    return {{x_TC.shape[0], blocks() ? kBlock : 0}, columns.with_block(blocks() ? 1 : 0)};
+  [[nodiscard]] Dims dims_of_columns(std::int64_t tokens, const ScaleDim& columns) const {
+    return {{tokens, blocks() ? kBlock : 0}, columns.with_block(blocks() ? 1 : 0)};
   }
   QuantizedView take(const ScaleDim& rows, const ScaleDim& columns, DType format) {
     const TensorView codes = arena_.take(format, codes_shape(rows, columns, true));
@@ -188,6 +199,17 @@ class Fp8Products::Operands {
 
 namespace {
 
+/// Behind an operand that stands next in the scratch memory.
+ArenaCursor behind(ArenaCursor arena, const ConstQuantizedView& view) {
+  if (!view.given()) return arena;
+  arena.take(view.codes.dtype, view.codes.shape);
+  arena.take(view.scales.dtype, view.scales.shape);
+  return arena;
+}
+ArenaCursor behind(const ArenaCursor& arena, const BothOrders& both) {
+  return behind(behind(arena, both.across), both.along);
+}
+
 std::int64_t operand_bytes(const Fp8Widths& widths) {
   // Parts begin in the middle of a block at most, and end there.
   const auto padded = [](std::int64_t columns) {
@@ -196,16 +218,18 @@ std::int64_t operand_bytes(const Fp8Widths& widths) {
   const std::int64_t in = padded(widths.in), out = padded(widths.out),
                      tokens = round_up(widths.tokens, kBlock);
   const std::int64_t weight = in * out, dy = (widths.together ? 2 : 1) * tokens * out;
-  const std::int64_t codes = std::max({tokens * in + weight, dy + weight, (in + out) * tokens});
+  const std::int64_t kept = widths.kept > 0 ? 2 * tokens * padded(widths.kept) : 0;
+  const std::int64_t codes =
+      std::max({tokens * in + weight, dy + weight, (in + out) * tokens}) + kept;
   // A scale for 128 codes, and a few where rows have blocks of their own.
-  std::int64_t scales = codes / kBlock + in + out + tokens;
+  std::int64_t scales = codes / kBlock + in + out + widths.kept + tokens;
   // Maxima of a tensor whose columns other ranks have the rest of.
   if (widths.tensor_extent > 1) {
     const std::int64_t maxima =
         tokens * (std::max(in, out) / kBlock + ScaleDim::kPartsMax) * widths.tensor_extent;
     scales += maxima * (widths.tensor_extent + 1);
   }
-  constexpr std::int64_t kAlignment = 16 * 64;
+  constexpr std::int64_t kAlignment = 32 * 64;
   return codes + 4 * scales + kAlignment;
 }
 
@@ -289,17 +313,34 @@ void Fp8Products::forward_gathered(TensorView y_TN, const NormedRows& n,
   forward(y_TN, operands.gathered_rows(n, weights.fp8->in), operands, weights, epilogue);
 }
 
+bool Fp8Products::begins_with_block(const ScaleDim& columns) const {
+  return precision.recipe == Fp8Recipe::kBlock && columns.part_count == 1 &&
+         ScaleDim::phase(columns.parts[0], kBlock) == 0;
+}
+
 NormedRows Fp8Products::normed_rows(TensorView n_TC, const LinearWeights& weights) const {
   NormedRows n{n_TC};
   const ScaleDim rows(n_TC.shape[0], 1), columns = weights.fp8->in.with_block(kBlock);
-  const bool one = columns.part_count == 1 && ScaleDim::phase(columns.parts[0], kBlock) == 0;
   n.quantized.amax_P = weights.x_amax_1;
-  if (precision.recipe != Fp8Recipe::kBlock || !one) return n;
+  if (!begins_with_block(columns)) return n;
   ArenaCursor arena(n_TC.data);
   const TensorView codes = arena.take(DType::kF8E4M3, codes_shape(rows, columns, true));
   const TensorView scales = arena.take(DType::kF32, scales_shape(rows, columns));
   if (arena.bytes() <= n_TC.bytes()) n.quantized.codes = {codes, scales, rows, columns, true};
   return n;
+}
+
+QuantizedView Fp8Products::input_codes(std::int64_t tokens, const LinearWeights& weights) const {
+  const Fp8Columns& columns = *weights.fp8;
+  if (!begins_with_block(columns.in) || cut_crosses_blocks(columns.in_cut, tensor.extent(), kBlock))
+    return {};
+  return Operands(*this).take_rows(tokens, columns.in);
+}
+
+void Fp8Products::forward(TensorView y_TN, const ConstQuantizedView& x,
+                          const LinearWeights& weights, const LinearEpilogue& epilogue) const {
+  Operands operands(*this, behind(ArenaCursor(scratch.memory.data), x));
+  forward(y_TN, x, operands, weights, epilogue);
 }
 
 void Fp8Products::forward(TensorView y_TN, const ConstQuantizedView& x, Operands& operands,
@@ -336,20 +377,43 @@ void Fp8Products::backward_input(TensorView dx_TK, ConstTensorView dy_TN,
       operands, weights, epilogue);
 }
 
-Fp8Products::Turned Fp8Products::backward_input_and_turn(TensorView dx_TK, ConstTensorView dy_TN,
+Fp8Products::Turned Fp8Products::backward_input_and_turn(TensorView dx_TK, const Rows& dy,
                                                          const LinearWeights& weights,
                                                          const LinearEpilogue& epilogue,
                                                          const LinearGradients& gradients) const {
-  Operands operands(*this);
+  const ArenaCursor begin = behind(ArenaCursor(scratch.memory.data), dy.kept);
   if (!gradients.weight.gradient.given()) {
-    backward_input(dx_TK, dy_TN, weights, epilogue);
-    return {{}, operands.arena()};
+    backward_input(dx_TK, dy.dy_TN, weights, epilogue);
+    return {{}, begin};
   }
+  Operands operands(*this, begin);
   const Fp8Columns& columns = *weights.fp8;
-  const auto [dy, turned] = operands.rows_and_columns({dy_TN, weights.dy_amax_P}, columns.out,
-                                                      columns.out_cut, precision.gradients);
-  backward_input(dx_TK, dy, operands, weights, epilogue);
-  return turned;
+  const BothOrders both = operands.rows_and_columns({dy.dy_TN, weights.dy_amax_P}, columns.out,
+                                                    columns.out_cut, precision.gradients);
+  backward_input(dx_TK, both.along, operands, weights, epilogue);
+  return {both.across, behind(begin, both.across)};
+}
+
+BothOrders Fp8Products::gradient_codes(std::int64_t tokens,
+                                       const LinearGradients& gradients) const {
+  const bool alone = !gradients.adapter.given() && !gradients.bias.given();
+  if (precision.recipe != Fp8Recipe::kBlock || tensor.extent() > 1 || !alone ||
+      !gradients.weight.gradient.given())
+    return {};
+  return Operands(*this).take_both(tokens, gradients.fp8->out, precision.gradients);
+}
+
+Fp8Products::Turned Fp8Products::backward_input(TensorView dx_TK, const BothOrders& dy,
+                                                const LinearWeights& weights) const {
+  const ArenaCursor begin(scratch.memory.data);
+  Operands operands(*this, behind(begin, dy));
+  backward_input(dx_TK, dy.along, operands, weights, {});
+  return {dy.across, behind(begin, dy.across)};
+}
+
+QuantizedView Fp8Products::turned_input(const Turned& turned, std::int64_t tokens,
+                                        const LinearGradients& gradients) const {
+  return Operands(*this, turned.behind).take_columns(tokens, gradients.fp8->in);
 }
 
 void Fp8Products::backward_weight(const LinearGradients& gradients, const Turned& turned,
@@ -358,10 +422,15 @@ void Fp8Products::backward_weight(const LinearGradients& gradients, const Turned
   Operands operands(*this, turned.behind);
   const ConstQuantizedView x = operands.columns({x_TK, gradients.x_amax_1}, gradients.fp8->in,
                                                 gradients.fp8->in_cut, DType::kF8E4M3);
+  backward_weight(gradients, turned.dy, x);
+}
+
+void Fp8Products::backward_weight(const LinearGradients& gradients, const ConstQuantizedView& dy,
+                                  const ConstQuantizedView& x) const {
   QuantizedGemm args;
   args.c_MN = gradients.weight.gradient;
-  args.a = gradients.in_out ? x : turned.dy;
-  args.b = gradients.in_out ? turned.dy : x;
+  args.a = gradients.in_out ? x : dy;
+  args.b = gradients.in_out ? dy : x;
   args.accumulate = gradients.weight.accumulate;
   args.use = "linear_weight_gradient";
   gemm_quantized(context, args);

@@ -29,6 +29,7 @@ struct Fp8Widths {
   std::int64_t tokens = 0, in = 0, out = 0;
   int tensor_extent = 1;
   bool together = false;  ///< backward_both is used
+  std::int64_t kept = 0;  ///< columns of a gradient that stands there in both orders meanwhile
 };
 /// For any one of these, or for so many bytes of products of another kind.
 Fp8Scratch lay_out_fp8(ArenaCursor& arena, const std::vector<Fp8Widths>& linears,
@@ -58,6 +59,16 @@ struct NormedRows {
   TensorView n_TC;
   QuantizedOutput quantized = {};  ///< codes: in n's memory and place
 };
+/// What a product reads: rows or, where what makes them has left none, their codes.
+struct ProductInput {
+  ConstTensorView x_TK;
+  ConstQuantizedView codes = {};
+};
+/// A gradient dy as both of its products read it.
+struct BothOrders {
+  QuantizedView along, across;  ///< of dy, of dy^T
+  [[nodiscard]] bool given() const { return along.given(); }
+};
 
 struct Fp8Products {
   Context& context;
@@ -74,6 +85,11 @@ struct Fp8Products {
   /// n as forward_gathered reads it where nothing else does: in blocks codes, which the norm makes
   /// in n's memory if that has room for them.
   [[nodiscard]] NormedRows normed_rows(TensorView n_TC, const LinearWeights& weights) const;
+  /// Codes of x [tokens, K], in the scratch memory, for the op that makes x just before the forward
+  /// product of them. Given in blocks of which this rank has all columns.
+  [[nodiscard]] QuantizedView input_codes(std::int64_t tokens, const LinearWeights& weights) const;
+  void forward(TensorView y_TN, const ConstQuantizedView& x, const LinearWeights& weights,
+               const LinearEpilogue& epilogue) const;
   void backward_input(TensorView dx_TK, ConstTensorView dy_TN, const LinearWeights& weights,
                       const LinearEpilogue& epilogue) const;
   void backward_weight(const LinearGradients& gradients, ConstTensorView dy_TN,
@@ -84,8 +100,31 @@ struct Fp8Products {
   void backward_both(TensorView dx_TK, ConstTensorView dy_TN, const LinearWeights& weights,
                      const LinearEpilogue& epilogue, const LinearGradients& gradients,
                      const X& x) const {
-    const Turned turned = backward_input_and_turn(dx_TK, dy_TN, weights, epilogue, gradients);
+    const Turned turned = backward_input_and_turn(dx_TK, {dy_TN, {}}, weights, epilogue, gradients);
     backward_weight(gradients, turned, x());
+    add_bias(gradients, dy_TN);
+  }
+  /// Codes of dy [tokens, N] in both orders, at the beginning of the scratch memory, for the op
+  /// that makes dy before backward_both of them. Given in blocks on one tensor-parallel rank, where
+  /// the weight is trained and nothing else reads dy.
+  [[nodiscard]] BothOrders gradient_codes(std::int64_t tokens,
+                                          const LinearGradients& gradients) const;
+  template <class X>
+  void backward_both(TensorView dx_TK, const BothOrders& dy, const LinearWeights& weights,
+                     const LinearGradients& gradients, const X& x) const {
+    const Turned turned = backward_input(dx_TK, dy, weights);
+    backward_weight(gradients, turned, x());
+  }
+  /// Of rows dy again, while `kept` stands: what the weight's gradient reads is made behind dx,
+  /// `make(codes of x^T)`.
+  template <class Make>
+  void backward_both_making(TensorView dx_TK, ConstTensorView dy_TN, const LinearWeights& weights,
+                            const LinearGradients& gradients, const BothOrders& kept,
+                            const Make& make) const {
+    const Turned turned = backward_input_and_turn(dx_TK, {dy_TN, kept}, weights, {}, gradients);
+    const QuantizedView x = turned_input(turned, dy_TN.shape[0], gradients);
+    make(x);
+    backward_weight(gradients, turned.dy, x);
     add_bias(gradients, dy_TN);
   }
 
@@ -97,15 +136,26 @@ struct Fp8Products {
     ArenaCursor behind;
   };
   class Operands;
+  [[nodiscard]] bool begins_with_block(const ScaleDim& columns) const;
   void forward(TensorView y_TN, const ConstQuantizedView& x, Operands& operands,
                const LinearWeights& weights, const LinearEpilogue& epilogue) const;
   void backward_input(TensorView dx_TK, const ConstQuantizedView& dy, Operands& operands,
                       const LinearWeights& weights, const LinearEpilogue& epilogue) const;
-  Turned backward_input_and_turn(TensorView dx_TK, ConstTensorView dy_TN,
-                                 const LinearWeights& weights, const LinearEpilogue& epilogue,
+  /// Rows, and what stands in the beginning of the scratch memory meanwhile.
+  struct Rows {
+    ConstTensorView dy_TN;
+    BothOrders kept;
+  };
+  Turned backward_input_and_turn(TensorView dx_TK, const Rows& dy, const LinearWeights& weights,
+                                 const LinearEpilogue& epilogue,
                                  const LinearGradients& gradients) const;
+  Turned backward_input(TensorView dx_TK, const BothOrders& dy, const LinearWeights& weights) const;
+  [[nodiscard]] QuantizedView turned_input(const Turned& turned, std::int64_t tokens,
+                                           const LinearGradients& gradients) const;
   void backward_weight(const LinearGradients& gradients, const Turned& turned,
                        ConstTensorView x_TK) const;
+  void backward_weight(const LinearGradients& gradients, const ConstQuantizedView& dy,
+                       const ConstQuantizedView& x) const;
   void add_bias(const LinearGradients& gradients, ConstTensorView dy_TN) const;
 };
 

@@ -24,12 +24,29 @@ struct LayerShape {
   bool magnitudes = false;  ///< of adapters (AdapterConfig)
   bool dropout = false;     ///< before them
   bool maxima = false;      ///< kept, of what products in fp8 read, with one scale a tensor
+  /// No layer has the MLP's activation in rows, nor the gradient before it (model/mlp.h).
+  bool mlp_codes = false, mlp_gradient_codes = false;
 
   /// The same of another layer.
   [[nodiscard]] LayerShape of(const LayerConfig& other) const {
-    return {other,          hidden,         sequences, tokens,        residual_tokens,   compute,
-            context_extent, context_method, recompute, tensor_extent, sequence_parallel, expert,
-            split,          magnitudes,     dropout,   maxima};
+    return {other,
+            hidden,
+            sequences,
+            tokens,
+            residual_tokens,
+            compute,
+            context_extent,
+            context_method,
+            recompute,
+            tensor_extent,
+            sequence_parallel,
+            expert,
+            split,
+            magnitudes,
+            dropout,
+            maxima,
+            mlp_codes,
+            mlp_gradient_codes};
   }
   [[nodiscard]] TensorSize wide(std::int64_t columns) const { return {compute, {tokens, columns}}; }
   [[nodiscard]] TensorSize residual() const { return residual(hidden); }

@@ -15,7 +15,19 @@ inline BranchSizes mlp_sizes(const LayerShape& shape) {
           ranks.mlp_out,
           maxima && shape.config.norm_before(),
           maxima,
-          maxima ? shape.config.mlp.up_size() / shape.config.mlp.ffn : 0};
+          maxima ? shape.config.mlp.up_size() / shape.config.mlp.ffn : 0,
+          shape.mlp_gradient_codes && !shape.split};
+}
+
+/// In blocks of fp8: whether h is left in codes alone, for the last product; and, of B and W in one
+/// of a layer that is trained, the gradient of up and h again, for all that read them.
+inline bool leaves_codes(const LayerConfig& layer, std::int64_t tensor_extent) {
+  const bool whole = tensor_extent == 1 || layer.mlp.ffn % ScaleDim::kAlignment == 0;
+  return !layer.experts && layer.mlp.gated() && layer.adapters.mlp_out == 0 && whole;
+}
+inline bool leaves_gradient_codes(const LayerConfig& layer, std::int64_t tensor_extent) {
+  return leaves_codes(layer, tensor_extent) && tensor_extent == 1 && !layer.mlp.bias &&
+         layer.adapters.mlp_in == 0 && !layer.attention.latent;
 }
 
 struct MlpGradients : BranchGradients {
@@ -29,13 +41,18 @@ struct MlpGradients : BranchGradients {
   }
 };
 
-/// From n, gathered on the way, to h in `act_TF`.
+/// From n, gathered on the way, to what the last product reads: h in `act_TF`, of its product or
+/// behind it.
 void mlp_forward(const LayerPass& pass, const BranchWeights& weights, const BranchActivations& acts,
                  const NormedRows& n, TensorView act_TF);
+/// h as the last product reads it, just before that: its codes are made here.
+ProductInput mlp_activation(const LayerPass& pass, const BranchWeights& weights,
+                            const BranchActivations& acts, TensorView act_TF);
 
 using MlpBackward = BranchBackward<MlpParams, BranchActivations, MlpGradients>;
-/// From dy, while it is gathered, to the gradient of up; and h.
-void mlp_backward(const MlpBackward& mlp, const BranchWeights& weights, Pending dy,
-                  Halves halves = Halves::kInput);
+/// From dy, while it is gathered, to the gradient of up; and h. Of both halves the gradient may be
+/// in codes alone, for in_both.
+BothOrders mlp_backward(const MlpBackward& mlp, const BranchWeights& weights, Pending dy,
+                        Halves halves = Halves::kInput);
 
 }  // namespace trireme

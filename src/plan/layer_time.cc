@@ -6,6 +6,7 @@
 
 #include "base/math.h"
 #include "config/adapters.h"
+#include "model/mlp.h"
 
 namespace trireme {
 
@@ -158,6 +159,17 @@ class PartTimes::Walk {
   [[nodiscard]] double quantised(std::int64_t rows, std::int64_t columns, double ways) const {
     return fp8_ && other_ == nullptr ? ops_.memory(real(rows * columns) * (element_ + ways)) : 0;
   }
+  [[nodiscard]] bool in_blocks() const {
+    return fp8_ && other_ == nullptr && layout_.fp8->recipe == Fp8Recipe::kBlock;
+  }
+  /// h goes to the last product in codes.
+  [[nodiscard]] bool makes_codes() const {
+    return in_blocks() && leaves_codes(layer_, tensor_.ranks());
+  }
+  /// Of B and W in one the gradient before it does, and h again.
+  [[nodiscard]] bool makes_gradient_codes() const {
+    return in_blocks() && !parts_.model_.adapters && leaves_gradient_codes(layer_, tensor_.ranks());
+  }
   /// y += (x A^T) B^T, from x [m, k] to y [m, n].
   [[nodiscard]] double adapters_of(const Product& p) const {
     if (p.ranks == 0) return 0;
@@ -187,6 +199,9 @@ class PartTimes::Walk {
   [[nodiscard]] double forward_of(const Product& p) const {
     return ops_.product({p.m, p.n, p.k, operands(), element_, p.count}) + quantised(p.m, p.k, 1) +
            adapters_of(p) + dropout_of(p) + lengths_of(p) + by_lengths(p, 2);
+  }
+  [[nodiscard]] double down_forward() const {
+    return forward_of(down_) - (makes_codes() ? quantised(down_.m, down_.k, 1) : 0);
   }
   [[nodiscard]] double input_of(const Product& p) const {
     return ops_.product({p.m, p.k, p.n, operands(), element_, p.count}) + quantised(p.m, p.n, 2) +
@@ -314,9 +329,20 @@ class PartTimes::Walk {
     if (layer_.attention.qk_norm != QkNorm::kNone) seconds += ops_.memory((back ? 3 : 2) * heads);
     if (layer_.attention.rope) seconds += ops_.memory(2 * heads);
     if (back) seconds += ops_.memory(2 * real(rows_ * layer_.attention.out_size()) * element_);
+    return seconds + activation(back);
+  }
+  /// The MLP's: with the codes it makes in the way of rows, which products read as they are.
+  [[nodiscard]] double activation(bool back) const {
     const double act = real(rows_ * layer_.mlp.ffn) * element_;
     const double in = real(rows_ * layer_.mlp.up_size()) * element_;
-    return seconds + ops_.memory(back ? 2 * in + 2 * act : in + act);
+    return ops_.memory(back ? 2 * in + 2 * act : in + (makes_codes() ? act / element_ : act));
+  }
+  /// Less than activation(true) and what quantises for products, where codes are made behind.
+  [[nodiscard]] double saved_by_gradient_codes() const {
+    if (!makes_gradient_codes()) return 0;
+    const double act = real(rows_ * layer_.mlp.ffn), in = real(rows_ * layer_.mlp.up_size());
+    return activation(true) + quantised(up_.m, up_.n, 2) + quantised(down_.m, down_.k, 1) -
+           ops_.memory((in + act) * element_ + 2 * in + act);
   }
 
   // --- experts ---------------------------------------------------------------------------------
@@ -402,7 +428,7 @@ class PartTimes::Walk {
     if (!layer_.attention.latent) gather(pass, behind_gather(in), gathered_element());
     keys_values(pass, attention, false);
     reduce(pass, behind_reduce(out));
-    const double up = forward_of(up_), down = forward_of(down_);
+    const double up = forward_of(up_), down = down_forward();
     pass.compute += up + down;
     if (has_products()) gather(pass, behind_gather(up), gathered_element());
     if (layer_.experts) experts_forward(pass);
@@ -422,6 +448,7 @@ class PartTimes::Walk {
     if (layer_.experts) experts_backward(input, weight);
     time.backward = input;
     time.backward += weight;
+    time.backward.compute -= saved_by_gradient_codes();
 
     const double out = input_of(attention_out_), down = input_of(down_);
     if (has_products()) gather(input, behind_gather(down), element_);
@@ -454,9 +481,9 @@ class PartTimes::Walk {
     if (layout_.recompute == Recompute::kFull) {
       again = time.forward;
       if (other_ == nullptr && !layer_.norm_after() && !layer_.experts) {
-        again.compute -= forward_of(down_);
+        again.compute -= down_forward() + (makes_codes() ? activation(false) : 0);
         PassTime last;
-        reduce(last, behind_reduce(forward_of(down_)));
+        reduce(last, behind_reduce(down_forward()));
         again += -1.0 * last;
       }
     } else if (layout_.recompute == Recompute::kSelective) {

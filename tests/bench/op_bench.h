@@ -12,6 +12,7 @@
 #include "device/context.h"
 #include "tensor/buffer.h"
 #include "tensor/heads_view.h"
+#include "tensor/quantized_view.h"
 
 namespace trireme::bench {
 
@@ -51,6 +52,11 @@ class Operands {
   TensorView typed(const Shape& shape) { return filled(type, shape); }
   /// e4m3.
   TensorView codes(const Shape& shape) { return filled(DType::kF8E4M3, shape); }
+  /// e4m3, padded, and their scales.
+  QuantizedView quantized(const ScaleDim& rows, const ScaleDim& columns) {
+    return {codes(codes_shape(rows, columns, true)), f32(scales_shape(rows, columns)), rows,
+            columns, true};
+  }
   /// In [0, below).
   TensorView indices(std::int64_t count, std::int64_t below);
   /// 0, 1, ..., tokens - 1 for each sequence.

@@ -46,8 +46,7 @@ MakeOp norm_codes_of(Codes codes) {
   return [codes](Operands& operands) -> std::function<void(Context&)> {
     NormForward args = norm_args(operands, NormOp::kRms);
     const ScaleDim rows(operands.size.rows(), 1), columns(operands.size.hidden, 128);
-    const QuantizedView out{operands.codes(codes_shape(rows, columns, true)),
-                            operands.f32(scales_shape(rows, columns)), rows, columns, true};
+    const QuantizedView out = operands.quantized(rows, columns);
     if (codes == Codes::kApart) {
       return [=](Context& context) {
         norm_forward(context, args);
@@ -258,6 +257,44 @@ MakeOp glu_backward_of(GluGate gate) {
   };
 }
 
+/// Codes of act or, backward, of both gradients in either order and of act across.
+MakeOp glu_codes_forward_of(Codes codes) {
+  return [codes](Operands& operands) -> std::function<void(Context&)> {
+    const std::int64_t rows = operands.size.rows(), ffn = operands.size.ffn;
+    const TensorView gate_up = operands.typed({rows, 2 * ffn});
+    const QuantizedView out = operands.quantized(ScaleDim(rows, 1), ScaleDim(ffn, 128));
+    if (codes == Codes::kWithin)
+      return [=](Context& context) { glu_forward_codes(context, GluGate::kSilu, out, gate_up); };
+    const TensorView act = operands.typed({rows, ffn});
+    return [=](Context& context) {
+      glu_forward(context, GluGate::kSilu, act, gate_up);
+      quantize(context, {out, act});
+    };
+  };
+}
+MakeOp glu_codes_backward_of(Codes codes) {
+  return [codes](Operands& operands) -> std::function<void(Context&)> {
+    const std::int64_t rows = operands.size.rows(), ffn = operands.size.ffn;
+    const TensorView gate_up = operands.typed({rows, 2 * ffn}), dact = operands.typed({rows, ffn});
+    ScaleDim both(ffn, 128);
+    both.add({ffn, 0});
+    const GluGradientCodes out{operands.quantized(ScaleDim(rows, 1), both),
+                               operands.quantized(both.with_block(1), ScaleDim(rows, 128)),
+                               operands.quantized(ScaleDim(ffn, 1), ScaleDim(rows, 128))};
+    if (codes == Codes::kWithin) {
+      return [=](Context& context) {
+        glu_backward_codes(context, GluGate::kSilu, out, dact, gate_up);
+      };
+    }
+    const TensorView d = operands.typed({rows, 2 * ffn}), act = operands.typed({rows, ffn});
+    return [=](Context& context) {
+      glu_backward(context, GluGate::kSilu, d, dact, gate_up, act);
+      quantize_both(context, {out.dgate_up, out.dgate_up_turned, d});
+      quantize(context, {out.act_turned, act, {}, Transpose::kYes});
+    };
+  };
+}
+
 std::function<void(Context&)> gelu_forward_of(Operands& operands) {
   const Shape shape{operands.size.rows(), operands.size.ffn};
   const TensorView act = operands.typed(shape), x = operands.typed(shape);
@@ -368,6 +405,10 @@ void add_token_ops() {
   add_op("projection_norm_backward", kBothTypes, projection_norm_backward_of);
   add_op("swiglu_forward", kBothTypes, glu_forward_of(GluGate::kSilu));
   add_op("swiglu_backward", kBothTypes, glu_backward_of(GluGate::kSilu));
+  add_op("swiglu_forward_codes", kOnlyBF16, glu_codes_forward_of(Codes::kWithin));
+  add_op("swiglu_forward_codes_apart", kOnlyBF16, glu_codes_forward_of(Codes::kApart));
+  add_op("swiglu_backward_codes", kOnlyBF16, glu_codes_backward_of(Codes::kWithin));
+  add_op("swiglu_backward_codes_apart", kOnlyBF16, glu_codes_backward_of(Codes::kApart));
   add_op("geglu_forward", kBothTypes, glu_forward_of(GluGate::kGelu));
   add_op("geglu_backward", kBothTypes, glu_backward_of(GluGate::kGelu));
   add_op("gelu_forward", kBothTypes, gelu_forward_of);

@@ -39,6 +39,7 @@ const std::map<std::string_view, std::set<std::string_view>> kOpsOfOps = {
     {"cross_entropy", {"gemm"}},
     {"expert_rows", {"glu"}},
     {"gemm", {"elementwise", "gelu", "glu", "quantize"}},
+    {"glu", {"quantize"}},
     {"grouped_gemm", {"gemm", "quantize"}},
     {"norm", {"quantize"}},
     {"quantize", {"elementwise"}},

@@ -1,5 +1,7 @@
 #include "kernels/glu/glu.h"
 
+#include <cmath>
+
 #include "kernels/glu_reference.h"
 #include "kernels/support/op_test.h"
 
@@ -120,6 +122,111 @@ TEST_P(Glu, the_gradient_may_replace_its_input) {
       EXPECT_EQ(gate_up.bits(), d.bits());
     }
   }
+}
+
+/// Memory in which what is not written is seen.
+TestTensor unwritten(DType type, const Shape& shape, int offset) {
+  TestTensor tensor(type, shape, offset);
+  for (std::int64_t i = 0; i < shape.count(); ++i) tensor.set(i, 0x55);
+  return tensor;
+}
+
+/// Codes of a matrix, or of its transpose, in blocks of 1 x 128.
+struct Codes {
+  ScaleDim rows, columns;
+  TestTensor codes, scales;
+
+  Codes(DType format, const ScaleDim& rows_, const ScaleDim& columns_, int offset)
+      : rows(rows_.with_block(1)),
+        columns(columns_.with_block(128)),
+        codes(unwritten(format, codes_shape(rows, columns, true), offset)),
+        scales(unwritten(DType::kF32, scales_shape(rows, columns), offset)) {}
+  [[nodiscard]] QuantizedView view() { return {codes, scales, rows, columns, true}; }
+  [[nodiscard]] std::string bits() const { return codes.bits() + scales.bits(); }
+};
+
+struct CodesCase {
+  GluGate gate;
+  DType gradients;
+  std::int64_t tokens, ffn;
+  int offset, threads;
+};
+
+/// Tokens of zero, infinite and undefined values among others.
+TestTensor uneven(const Shape& shape, std::uint64_t seed, int offset) {
+  TestTensor values = TestTensor::random(DType::kBF16, shape, seed, 3, offset);
+  const std::int64_t tokens = shape[0], width = shape[1];
+  for (std::int64_t c = 0; c < width; ++c) values.set(tokens / 2 * width + c, 0);
+  values.set(0, INFINITY);
+  values.set(shape.count() - 1, NAN);
+  return values;
+}
+
+void expect_codes_of_separate_ops(Context& context, const CodesCase& of) {
+  const std::int64_t tokens = of.tokens, ffn = of.ffn;
+  const TestTensor gate_up = uneven({tokens, 2 * ffn}, 1, of.offset),
+                   dact = uneven({tokens, ffn}, 2, of.offset);
+  const ScaleDim token_dim(tokens, 1), act_dim(ffn, 1);
+  ScaleDim both_dim(ffn, 1);
+  both_dim.add({ffn, 0});
+  struct All {
+    Codes act, along, across, turned;
+    All(const CodesCase& of, const ScaleDim& tokens_, const ScaleDim& act_, const ScaleDim& both_)
+        : act(DType::kF8E4M3, tokens_, act_, of.offset),
+          along(of.gradients, tokens_, both_, of.offset),
+          across(of.gradients, both_, tokens_, of.offset),
+          turned(DType::kF8E4M3, act_, tokens_, of.offset) {}
+  };
+  All made(of, token_dim, act_dim, both_dim), apart(of, token_dim, act_dim, both_dim);
+  glu_forward_codes(context, of.gate, made.act.view(), gate_up);
+  glu_backward_codes(context, of.gate, {made.along.view(), made.across.view(), made.turned.view()},
+                     dact, gate_up);
+
+  TestTensor act(DType::kBF16, {tokens, ffn}), d(DType::kBF16, {tokens, 2 * ffn});
+  glu_forward(context, of.gate, act, gate_up);
+  quantize(context, {apart.act.view(), act});
+  glu_backward(context, of.gate, d, dact, gate_up, act.view());
+  quantize_both(context, {apart.along.view(), apart.across.view(), d});
+  quantize(context, {apart.turned.view(), act, {}, Transpose::kYes});
+  EXPECT_EQ(made.act.bits(), apart.act.bits()) << tokens << " x " << ffn;
+  EXPECT_EQ(made.along.bits(), apart.along.bits()) << tokens << " x " << ffn;
+  EXPECT_EQ(made.across.bits(), apart.across.bits()) << tokens << " x " << ffn;
+  EXPECT_EQ(made.turned.bits(), apart.turned.bits()) << tokens << " x " << ffn;
+}
+
+TEST_P(Glu, codes_are_the_bits_of_separate_ops) {
+  constexpr Size sizes[] = {{1, 8}, {130, 136}, {141, 272}, {3, 2184}};
+  for (const Size& size : sizes) {
+    for (const GluGate gate : kGates) {
+      const DType gradients = gate == kSilu ? DType::kF8E5M2 : DType::kF8E4M3;
+      for (const int threads : {1, 3}) {
+        Context context = test_context(GetParam(), threads);
+        const int offset = threads == 1 ? 0 : TestTensor::kOffsetByEnvironment;
+        expect_codes_of_separate_ops(context,
+                                     {gate, gradients, size.tokens, size.ffn, offset, threads});
+      }
+    }
+  }
+}
+
+TEST_P(Glu, codes_of_other_shapes_or_blocks_are_refused_by_name) {
+  Context context = test_context(GetParam());
+  const TestTensor gate_up(DType::kBF16, {3, 32}), dact(DType::kBF16, {3, 16});
+  const ScaleDim tokens(3, 1), act_dim(16, 1);
+  ScaleDim both(16, 1), shifted(16, 1, 16);
+  both.add({16, 0});
+  shifted.add({16, 16});
+  Codes act(DType::kF8E4M3, tokens, act_dim, 0), turned(DType::kF8E4M3, act_dim, tokens, 0),
+      along(DType::kF8E5M2, tokens, both, 0), across(DType::kF8E5M2, both, tokens, 0),
+      of_shifted(DType::kF8E5M2, tokens, shifted, 0);
+  const auto backward = [&](const QuantizedView& first) {
+    glu_backward_codes(context, kSilu, {first, across.view(), turned.view()}, dact, gate_up);
+  };
+  expect_refused([&] { glu_forward_codes(context, kSilu, along.view(), gate_up); },
+                 "swiglu_forward_codes.codes");
+  expect_refused([&] { backward(act.view()); }, "swiglu_backward_codes.dgate_up");
+  expect_refused([&] { backward(of_shifted.view()); }, "swiglu_backward_codes.dgate_up");
+  expect_refused([&] { backward(across.view()); }, "swiglu_backward_codes.dgate_up");
 }
 
 TEST_P(Glu, gradient_equals_finite_differences) {

@@ -166,7 +166,7 @@ class Fp8Linear : public testing::TestWithParam<std::tuple<std::size_t, Fp8Recip
   void SetUp() override {
     if (program_device().kind == DeviceKind::kCuda) GTEST_SKIP() << "a CPU's products";
     load_weights();
-    const Fp8Widths widths{kTokens, in(), std::max(out(), kFfn * 2), 1, true};
+    const Fp8Widths widths{kTokens, in(), 3 * std::max(out(), kFfn * 2), 1, true};
     ArenaCursor measure;
     lay_out_fp8(measure, {widths});
     memory_ =
@@ -224,6 +224,10 @@ class Fp8Linear : public testing::TestWithParam<std::tuple<std::size_t, Fp8Recip
   }
   Buffer zeros(DType dtype, Shape shape) { return {dtype, shape, context_.device()}; }
   std::vector<float> found(const Buffer& buffer) { return read(context_, buffer.view()); }
+
+  [[nodiscard]] LinearGradients gradients_in(const Buffer& dw) const {
+    return {{dw.view(), Accumulate::kNo}, {}, layer_.gpt2, &*linear().fp8};
+  }
 
   // ---- what is expected
 
@@ -358,6 +362,48 @@ TEST_P(Fp8Linear, what_a_norm_leaves_gives_the_bits_of_its_rows) {
   EXPECT_EQ(found(again), found(y));
 }
 
+TEST_P(Fp8Linear, codes_that_what_makes_an_operand_leaves_give_the_bits_of_its_rows) {
+  const Buffer x = tensor(DType::kBF16, {kTokens, in()}, x_),
+               dy = tensor(DType::kBF16, {kTokens, out()}, dy_);
+  const Buffer y[] = {zeros(DType::kBF16, dy.view().shape), zeros(DType::kBF16, dy.view().shape)},
+               dx[] = {zeros(DType::kBF16, x.view().shape), zeros(DType::kBF16, x.view().shape)};
+  const ParamStore::Lease lease = store_.acquire(1);
+  const LinearWeights weights = weights_of(lease, linear());
+  const Fp8Products of = products();
+  const Shape shape = layer_.gpt2 ? Shape{in(), out()} : Shape{out(), in()};
+  const Buffer dw[] = {zeros(DType::kF32, shape), zeros(DType::kF32, shape)};
+  const LinearGradients gradients[] = {gradients_in(dw[0]), gradients_in(dw[1])};
+  const QuantizedView input = of.input_codes(kTokens, weights);
+  const BothOrders codes = of.gradient_codes(kTokens, gradients[1]);
+  ASSERT_TRUE(input.given() == in_blocks(recipe_) && codes.given() == in_blocks(recipe_));
+  if (!in_blocks(recipe_)) return;
+  of.forward(y[0].view(), x.view(), weights, {});
+  quantize(context_, {input, x.view()});
+  of.forward(y[1].view(), input, weights, {});
+  EXPECT_EQ(found(y[1]), found(y[0]));
+
+  of.backward_both(dx[0].view(), dy.view(), weights, {}, gradients[0], [&] { return x.view(); });
+  quantize_both(context_, {codes.along, codes.across, dy.view()});
+  of.backward_both(dx[1].view(), codes, weights, gradients[1], [&] {
+    EXPECT_EQ(found(dx[1]), found(dx[0]));  // before x is made of it
+    return x.view();
+  });
+  EXPECT_EQ(found(dw[1]), found(dw[0]));
+
+  // x comes behind dx, and what is kept in the beginning stays.
+  const auto kept = [&] {
+    return std::vector<std::byte>(codes.across.codes.data, codes.along.scales.data);
+  };
+  const auto before = kept();
+  write(context_, dw[1].view(), Values(at(in() * out())));
+  of.backward_both_making(dx[1].view(), dy.view(), weights, gradients[1], codes,
+                          [&](const QuantizedView& turned) {
+                            quantize(context_, {turned, x.view(), {}, Transpose::kYes});
+                          });
+  EXPECT_EQ(found(dw[1]), found(dw[0]));
+  EXPECT_EQ(kept(), before);
+}
+
 TEST_P(Fp8Linear, the_largest_magnitude_that_forward_has_kept_changes_no_bit_of_a_gradient) {
   if (in_blocks(recipe_)) GTEST_SKIP() << "W has other blocks than forward";
   const Buffer x = tensor(DType::kBF16, {kTokens, in()}, x_),
@@ -365,10 +411,7 @@ TEST_P(Fp8Linear, the_largest_magnitude_that_forward_has_kept_changes_no_bit_of_
   const Shape shape = layer_.gpt2 ? Shape{in(), out()} : Shape{out(), in()};
   const Buffer alone = zeros(DType::kF32, shape), kept = zeros(DType::kF32, shape);
   const auto backward_to = [&](const Buffer& to, const TensorView& x_amax_1) {
-    LinearGradients gradients;
-    gradients.weight = {to.view(), Accumulate::kNo};
-    gradients.in_out = layer_.gpt2;
-    gradients.fp8 = &*linear().fp8;
+    LinearGradients gradients = gradients_in(to);
     gradients.x_amax_1 = x_amax_1;
     products().backward_weight(gradients, dy.view(), x.view());
   };

@@ -145,8 +145,8 @@ EDITS = [
     ("src/model/branch.cc", "a row-parallel product's bias added by every rank",
      "  if (!pass.tensor.first()) weights.bias = {};\n", ""),
     ("src/model/block.cc", "the down projection's parts not summed",
-     "    return row_parallel_forward(pass, scratch.branch_TC, x_TN, weights.out, scratch.n_TC, then);",
-     "    { linear_forward(pass.context, scratch.branch_TC, x_TN, weights.out); "
+     "    return row_parallel_forward(pass, scratch.branch_TC, x, weights.out, scratch.n_TC, then);",
+     "    { linear_forward(pass.context, scratch.branch_TC, x.x_TK, weights.out); "
      "return then.given() ? then(pass.context, 0, pass.tensor.residual_rows(scratch.branch_TC).shape[0]) : void(); }"),
     ("src/model/branch.cc", "inputs of attention and MLP not gathered",
      "x_TC, pass.tensor.start_all_gather(x_TC)", "x_TC, Pending()"),
