@@ -95,27 +95,32 @@ void backward(const GluBackwardArgs& args) {
 
 // ---- codes ----
 
-/// A part of a row, then its codes.
+/// Some rows, or a part of one, then their codes.
 template <class Gate>
 void forward_codes_of(const GluForwardCodesArgs& args) {
   constexpr std::int64_t kColumns = kBlocksAtOnce * RowCodes::kBlock;
   const RowCodes& to = args.act;
-  const auto row = [&](std::int64_t t) {
-    const auto *gate = static_cast<const BFloat16*>(args.gate_up) + t * 2 * args.ffn,
-               *up = gate + args.ffn;
+  const std::int64_t at_once = larger(1, kColumns / to.width);
+  const auto some_rows = [&](std::int64_t first, std::int64_t rows) {
+    BFloat16 act[kColumns];
     for (std::int64_t begin = 0; begin < args.ffn; begin += kColumns) {
-      const std::int64_t end = smaller(begin + kColumns, args.ffn), at = t * to.width + begin;
-      BFloat16 act[kColumns];
-      for_each_vector(begin, end, [&](std::int64_t f, auto lanes) {
-        const F32 g = F32::load(gate + f, lanes), u = F32::load(up + f, lanes);
-        (Gate(g).value() * u).store(act + f - begin, lanes);
-      });
-      encode_blocks(to.codes + at, to.scales + at / RowCodes::kBlock, act, end - begin);
+      const std::int64_t end = smaller(begin + kColumns, args.ffn), count = end - begin;
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const auto *gate = static_cast<const BFloat16*>(args.gate_up) + (first + r) * 2 * args.ffn,
+                   *up = gate + args.ffn;
+        BFloat16* row = act + r * count;
+        for_each_vector(begin, end, [&](std::int64_t f, auto lanes) {
+          const F32 g = F32::load(gate + f, lanes), u = F32::load(up + f, lanes);
+          (Gate(g).value() * u).store(row + f - begin, lanes);
+        });
+      }
+      encode_blocks(to, first, begin, MadeRows<BFloat16>{act, count, rows, count});
     }
   };
   parallel_ranges(args.exec, args.tokens, kWorkPerElement * args.ffn,
                   [&](std::int64_t first, std::int64_t last) {
-                    for (std::int64_t t = first; t < last; ++t) row(t);
+                    for (std::int64_t t = first; t < last; t += at_once)
+                      some_rows(t, smaller(at_once, last - t));
                   });
 }
 void forward_codes(const GluForwardCodesArgs& args) {

@@ -25,9 +25,24 @@ float inverse_root(float sum_of_squares, std::int64_t channels, double eps) {
       __builtin_sqrt(static_cast<double>(sum_of_squares) / static_cast<double>(channels) + eps));
 }
 
-/// The bits of y's largest magnitude, where something of it is left for a product.
+/// A row once its sums are known.
 template <Kind kKind, class T>
-std::int32_t forward_row(const NormForwardArgs& args, std::int64_t t) {
+struct NormedRow {
+  const T *s, *weight, *bias;
+  F32 shift, scale, offset;
+
+  /// Columns [begin, end) of y.
+  void store(T* to, std::int64_t begin, std::int64_t end) const {
+    for_each_vector(begin, end, [&](std::int64_t c, auto lanes) {
+      F32 out = (F32::load(s + c, lanes) - shift) * scale * (F32::load(weight + c, lanes) + offset);
+      if (kKind == Kind::kLayer && bias != nullptr) out = out + F32::load(bias + c, lanes);
+      out.store(to + c - begin, lanes);
+    });
+  }
+};
+
+template <Kind kKind, class T>
+NormedRow<kKind, T> normed_row(const NormForwardArgs& args, std::int64_t t) {
   const std::int64_t n = args.channels;
   const T* s = row_of<T>(args.x, t, n);
   if (args.residual != nullptr) {
@@ -51,51 +66,68 @@ std::int32_t forward_row(const NormForwardArgs& args, std::int64_t t) {
   });
   const float rstd = inverse_root(squares, n, args.eps);
   args.rstd[t] = rstd;
-  const F32 scale = F32::broadcast(rstd);
-  const T* weight = static_cast<const T*>(args.weight);
-  const T* bias = static_cast<const T*>(args.bias);
-  const F32 offset = F32::broadcast(args.weight_offset);
-  const auto output = [&](T* to, std::int64_t begin, std::int64_t end) {
-    for_each_vector(begin, end, [&](std::int64_t c, auto lanes) {
-      F32 out = (F32::load(s + c, lanes) - shift) * scale * (F32::load(weight + c, lanes) + offset);
-      if (kKind == Kind::kLayer && bias != nullptr) out = out + F32::load(bias + c, lanes);
-      out.store(to + c - begin, lanes);
-    });
-  };
-  T* y = row_of<T>(args.y, t, n);
-  const RowCodes& left = args.quantized;
-  if (left.codes == nullptr) {
-    output(y, 0, n);
-    return left.amax == nullptr ? 0 : max_of_run(y, 0, n);
-  }
+  return {s,
+          static_cast<const T*>(args.weight),
+          static_cast<const T*>(args.bias),
+          shift,
+          F32::broadcast(rstd),
+          F32::broadcast(args.weight_offset)};
+}
+
+/// Rows [first, last), and the codes of some at a time, or of parts of one. Gives the bits of y's
+/// largest magnitude.
+template <Kind kKind, class T>
+std::int32_t forward_codes(const NormForwardArgs& args, std::int64_t first, std::int64_t last) {
   constexpr std::int64_t kColumns = kBlocksAtOnce * RowCodes::kBlock;
-  std::int32_t most = 0;
+  const std::int64_t n = args.channels, width = args.quantized.width;
+  const std::int64_t at_once = width < kColumns ? kColumns / width : 1;
   T part[kColumns];
-  for (std::int64_t c = 0; c < n; c += kColumns) {
-    const std::int64_t end = c + kColumns < n ? c + kColumns : n;
-    T* made = y == nullptr ? part : y + c;
-    output(made, c, end);
-    const std::int64_t at = t * left.width + c;
-    const std::int32_t of_part =
-        encode_blocks(left.codes + at, left.scales + at / RowCodes::kBlock, made, end - c);
-    most = most < of_part ? of_part : most;
+  std::int32_t most = 0;
+  const auto encode = [&](std::int64_t row, std::int64_t column, const MadeRows<T>& made) {
+    const std::int32_t of_made = encode_blocks(args.quantized, row, column, made);
+    most = most < of_made ? of_made : most;
+  };
+  for (std::int64_t t = first; t < last; t += at_once) {
+    const std::int64_t rows = t + at_once < last ? at_once : last - t;
+    if (at_once > 1) {
+      T* made = args.y == nullptr ? part : row_of<T>(args.y, t, n);
+      for (std::int64_t r = 0; r < rows; ++r)
+        normed_row<kKind, T>(args, t + r).store(made + r * n, 0, n);
+      encode(t, 0, {made, n, rows, n});
+      continue;
+    }
+    const NormedRow<kKind, T> row = normed_row<kKind, T>(args, t);
+    for (std::int64_t c = 0; c < n; c += kColumns) {
+      const std::int64_t end = c + kColumns < n ? c + kColumns : n;
+      T* made = args.y == nullptr ? part : row_of<T>(args.y, t, n) + c;
+      row.store(made, c, end);
+      encode(t, c, {made, n, 1, end - c});
+    }
   }
   return most;
 }
 
-template <Kind kKind>
-void forward(const NormForwardArgs& args) {
+template <Kind kKind, class T>
+void forward_of(const NormForwardArgs& args) {
+  const RowCodes& left = args.quantized;
   parallel_ranges(args.exec, args.tokens, 4 * args.channels,
                   [&](std::int64_t begin, std::int64_t end) {
                     std::int32_t most = 0;
-                    for (std::int64_t t = begin; t < end; ++t) {
-                      const std::int32_t of_row = args.dtype == DType::kF32
-                                                      ? forward_row<kKind, float>(args, t)
-                                                      : forward_row<kKind, BFloat16>(args, t);
+                    if (left.codes != nullptr) most = forward_codes<kKind, T>(args, begin, end);
+                    for (std::int64_t t = begin; left.codes == nullptr && t < end; ++t) {
+                      T* y = row_of<T>(args.y, t, args.channels);
+                      normed_row<kKind, T>(args, t).store(y, 0, args.channels);
+                      if (left.amax == nullptr) continue;
+                      const std::int32_t of_row = max_of_run(y, 0, args.channels);
                       most = most < of_row ? of_row : most;
                     }
-                    if (args.quantized.amax != nullptr) join_maximum(args.quantized.amax, most);
+                    if (left.amax != nullptr) join_maximum(left.amax, most);
                   });
+}
+template <Kind kKind>
+void forward(const NormForwardArgs& args) {
+  if (args.dtype == DType::kF32) return forward_of<kKind, float>(args);
+  forward_of<kKind, BFloat16>(args);
 }
 
 /// The sums of a piece; a null pointer where the gradient is not wanted.

@@ -108,20 +108,48 @@ void max_of_rows(std::int32_t* amax, const Values<T>& x, const QuantizedDim& row
       });
 }
 
-/// Of blocks of rows [first, last) of x and of columns [begin, end).
+/// Of blocks of rows [first, last) of x and of columns [begin, end), so many at a time that none
+/// waits for another's division.
+inline void scales_along(const QuantizeArgs& args, std::int64_t first, std::int64_t last,
+                         std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kMost = 256;
+  const std::int64_t count = end - begin, width = args.columns.blocks;
+  const float largest = largest_of_f8(args.format);
+  const std::int64_t at_once = kMost / count;
+  for (std::int64_t i = first; i < last; i += larger(1, at_once)) {
+    const std::int64_t at = i * width + begin, rows = smaller(at_once, last - i);
+    float* const scales = args.scales == nullptr ? nullptr : args.scales + at;
+    if (rows <= 1 || count == width) {
+      scales_of_run(args.factors + at, scales, args.amax + at, larger(1, rows) * count, largest);
+      continue;
+    }
+    std::int32_t amax[kMost];
+    float of_factors[kMost], of_scales[kMost];
+    const auto each = [&](const auto& f) {
+      for (std::int64_t r = 0, k = 0; r < rows; ++r) {
+        for (std::int64_t j = 0; j < count; ++j, ++k) f(r * width + j, k);
+      }
+    };
+    each([&](std::int64_t from, std::int64_t k) { amax[k] = args.amax[at + from]; });
+    scales_of_run(of_factors, of_scales, amax, rows * count, largest);
+    each([&](std::int64_t to, std::int64_t k) {
+      args.factors[at + to] = of_factors[k];
+      if (scales != nullptr) scales[to] = of_scales[k];
+    });
+  }
+}
 inline void scales_of_blocks(const QuantizeArgs& args, std::int64_t first, std::int64_t last,
                              std::int64_t begin, std::int64_t end) {
-  const bool along = args.scales != nullptr && !args.transpose;
+  if (args.scales == nullptr || !args.transpose) return scales_along(args, first, last, begin, end);
   for (std::int64_t i = first; i < last; ++i) {
-    const std::int64_t at = i * args.columns.blocks + begin;
-    scales_of_run(args.factors + at, along ? args.scales + at : nullptr, args.amax + at,
-                  end - begin, largest_of_f8(args.format));
-    if (args.scales == nullptr || along) continue;
+    const std::int64_t at = i * args.columns.blocks;
     alignas(64) float scales[F32::kWidth];
-    const float* most = reinterpret_cast<const float*>(args.amax + i * args.columns.blocks);
+    const float* most = reinterpret_cast<const float*>(args.amax + at);
     for_each_vector(begin, end, [&](std::int64_t j, auto lanes) {
-      scale_of(F32::load(most + j, lanes), F32::broadcast(largest_of_f8(args.format)))
-          .scale.store(scales);
+      const Scale of =
+          scale_of(F32::load(most + j, lanes), F32::broadcast(largest_of_f8(args.format)));
+      of.factor.store(args.factors + at + j, lanes);
+      of.scale.store(scales);
       for (std::int64_t k = 0; k < F32::kWidth && j + k < end; ++k)
         args.scales[(j + k) * args.rows.blocks + i] = scales[k];
     });
@@ -241,23 +269,32 @@ inline void begin_quantize(const QuantizeArgs& args) {
   if (args.find_amax) __builtin_memset(args.amax, 0, bytes);
 }
 
-/// Rows [first, last), whole blocks of rows. A block at a time: what its maxima read is in a cache
-/// when its codes are made.
+/// Rows [first, last), whole blocks of rows. Some blocks at a time: what their maxima read is in a
+/// cache when their codes are made.
 template <class F8, class T>
 void quantize_rows(const QuantizeArgs& args, const Values<T>& x, std::int64_t first,
                    std::int64_t last) {
+  constexpr std::int64_t kValues = 1 << 14;
   const QuantizedDim &rows = args.rows, &columns = args.columns;
   std::int64_t begin_block = columns.blocks, end_block = 0;
   for_each_part(columns, x.begin, x.end, [&](const Part& part, std::int64_t c0, std::int64_t c1) {
     begin_block = smaller(begin_block, block_of(columns, part, c0));
     end_block = larger(end_block, block_of(columns, part, c1 - 1) + 1);
   });
-  for_each_block(rows, first, last,
-                 [&](const Part&, std::int64_t i, std::int64_t begin, std::int64_t end) {
-                   if (args.find_amax) max_of_rows(args.amax, x, rows, columns, begin, end);
-                   scales_of_blocks(args, i, i + 1, begin_block, end_block);
-                   encode_values<F8, T>(args, x, begin, end);
-                 });
+  for_each_part(rows, first, last, [&](const Part& part, std::int64_t begin, std::int64_t end) {
+    while (begin < end) {
+      const std::int64_t block = block_of(rows, part, begin);
+      std::int64_t stop = block_end(rows, part, begin), stop_block = block + 1;
+      while (stop < end && (stop - begin) * (x.end - x.begin) < kValues) {
+        stop = block_end(rows, part, stop);
+        ++stop_block;
+      }
+      if (args.find_amax) max_of_rows(args.amax, x, rows, columns, begin, stop);
+      scales_of_blocks(args, block, stop_block, begin_block, end_block);
+      encode_values<F8, T>(args, x, begin, stop);
+      begin = stop;
+    }
+  });
 }
 
 /// call(F8()) for a format.

@@ -48,30 +48,45 @@ inline void scales_of_run(float* factors, float* scales, const std::int32_t* ama
 /// Blocks whose scales are made together, so that none waits for another's division.
 constexpr std::int64_t kBlocksAtOnce = 16;
 
-/// `codes` and `scales` of that many blocks of y at most, `count` columns; 0 in those behind. Gives
-/// the bits of y's largest magnitude.
+/// Rows of y that an op has made, which stand `stride` behind each other: `count` columns of each.
 template <class T>
-std::int32_t encode_blocks(std::uint8_t* codes, float* scales, const T* y, std::int64_t count) {
+struct MadeRows {
+  const T* y;
+  std::int64_t stride, rows, count;
+};
+
+/// The codes of those from row `row` and column `column` on, a whole number of blocks; with their
+/// scales, and 0 behind. That many blocks at most. Gives the bits of y's largest magnitude.
+template <class T>
+std::int32_t encode_blocks(const RowCodes& to, std::int64_t row, std::int64_t column,
+                           const MadeRows<T>& made) {
   constexpr std::int64_t kBlock = RowCodes::kBlock;
-  const std::int64_t blocks = (count + kBlock - 1) / kBlock;
-  const auto end_of = [&](std::int64_t block) {
-    return (block + 1) * kBlock < count ? (block + 1) * kBlock : count;
-  };
+  const std::int64_t blocks = (made.count + kBlock - 1) / kBlock;
   std::int32_t amax[kBlocksAtOnce], most = 0;
-  float factors[kBlocksAtOnce];
-  for (std::int64_t i = 0; i < blocks; ++i) {
-    amax[i] = max_of_run(y, i * kBlock, end_of(i));
+  float factors[kBlocksAtOnce], scales[kBlocksAtOnce];
+  const auto each_block = [&](const auto& f) {
+    for (std::int64_t r = 0, i = 0; r < made.rows; ++r) {
+      for (std::int64_t c = 0; c < made.count; c += kBlock, ++i)
+        f(r, i, c, c + kBlock < made.count ? c + kBlock : made.count);
+    }
+  };
+  each_block([&](std::int64_t r, std::int64_t i, std::int64_t c, std::int64_t end) {
+    amax[i] = max_of_run(made.y + r * made.stride, c, end);
     most = most < amax[i] ? amax[i] : most;
-  }
-  scales_of_run(factors, scales, amax, blocks, largest_of_f8(DType::kF8E4M3));
-  auto* to = reinterpret_cast<F8E4M3*>(codes);
-  for (std::int64_t i = 0; i < blocks; ++i) {
+  });
+  scales_of_run(factors, scales, amax, made.rows * blocks, largest_of_f8(DType::kF8E4M3));
+  each_block([&](std::int64_t r, std::int64_t i, std::int64_t c, std::int64_t end) {
+    const std::int64_t at = (row + r) * to.width + column;
+    to.scales[(at + c) / kBlock] = scales[i];
+    const T* y = made.y + r * made.stride;
+    auto* codes = reinterpret_cast<F8E4M3*>(to.codes + at);
     const F32 by = F32::broadcast(factors[i]);
-    for_each_vector(i * kBlock, end_of(i), [&](std::int64_t c, auto lanes) {
-      (F32::load(y + c, lanes) * by).store(to + c, lanes);
+    for_each_vector(c, end, [&](std::int64_t k, auto lanes) {
+      (F32::load(y + k, lanes) * by).store(codes + k, lanes);
     });
-  }
-  __builtin_memset(codes + count, 0, static_cast<std::size_t>(blocks * kBlock - count));
+    if (end == made.count)
+      __builtin_memset(to.codes + at + end, 0, static_cast<std::size_t>(blocks * kBlock - end));
+  });
   return most;
 }
 
