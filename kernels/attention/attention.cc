@@ -9,6 +9,7 @@
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/op_work.h"
+#include "kernels/quantize/quantize_internal.h"
 
 namespace trireme {
 
@@ -197,6 +198,10 @@ AttentionShape check_forward(const AttentionForward& args) {
   check.heads("o", args.o, shape.type, {rows, shape.heads, shape.value_dim});
   check.tensor("lse", args.lse_TH, DType::kF32, {rows, shape.heads});
   check.that(args.scale > 0, "scale", "must be positive");
+  const std::int64_t columns = shape.heads * shape.value_dim;
+  quantize_internal::check_output("attention_forward", args.quantized, {shape.type, rows, columns});
+  const bool wanted = args.quantized.codes.given() || args.quantized.amax_P.given();
+  check.that(!wanted || args.o.token_stride == columns, "o", "has columns that are no head's");
   return shape;
 }
 
@@ -271,12 +276,22 @@ void attention_internal::refuse_written(const AttentionBackward& args) {
             "given, where gradients are added (attention_backward_writes)");
 }
 
+void leave_quantized(Context& context, const QuantizedOutput& quantized, const ConstHeadsView& o) {
+  leave_quantized(context, quantized,
+                  ConstTensorView{o.data, o.dtype, {o.tokens, o.heads * o.head_dim}});
+}
+
+void attention_internal::forward_by(const AttentionBackend& backend, Context& context,
+                                    const AttentionShape& shape, const AttentionForward& args) {
+  if (!backend.forward(context, shape, args)) leave_quantized(context, args.quantized, args.o);
+}
+
 void attention_forward(Context& context, const AttentionForward& args) {
   const AttentionShape shape = check_forward(args);
   const OpSpan span(context.op_trace(), "attention_forward", work_of(context, args));
   const std::int64_t groups = shape.sequences * shape.heads;
   if (groups * shape.q_tokens == 0) return;
-  if (context.on_gpu()) return backend(context).forward(context, shape, args);
+  if (context.on_gpu()) return forward_by(backend(context), context, shape, args);
   const bool few = shape.q_tokens <= kFewQueries;
   const std::int64_t key_blocks = block_count(args.mask.kv);
   const std::int64_t blocks =
@@ -302,6 +317,7 @@ void attention_forward(Context& context, const AttentionForward& args) {
   (few ? kernels.forward_few : kernels.forward)(
       {shape, visibility, plain(args.o), args.lse_TH.as<float>(), plain(args.q), plain(args.k),
        plain(args.v), args.scale, starts, pieces, scratch + tiles});
+  leave_quantized(context, args.quantized, args.o);
 }
 
 void attention_backward(Context& context, const AttentionBackward& args) {

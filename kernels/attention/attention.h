@@ -6,6 +6,7 @@
 #include <span>
 
 #include "device/context.h"
+#include "kernels/quantize/quantize.h"
 #include "tensor/heads_view.h"
 
 namespace trireme {
@@ -38,6 +39,7 @@ struct AttentionMask {
 ///   lse    [B*Tq, H]  f32
 /// D and Dv any multiples of 2, Dv <= D <= 256; scale > 0; o overlaps no operand. Arithmetic and
 /// sums in f32. Deterministic, and the same bits for any thread count.
+/// `quantized` is of o's rows, which heads then fill; one part.
 ///
 /// On a GPU: f32 operands are multiplied in f32 (no TF32). bf16 ones go through tensor cores with
 /// sums in f32, and P is rounded to bf16 for its product with v (its sum is not): o is off by up to
@@ -56,8 +58,11 @@ struct AttentionForward {
   ConstHeadsView q, k, v;
   AttentionMask mask;
   float scale = 1;
+  QuantizedOutput quantized = {};
 };
 void attention_forward(Context& context, const AttentionForward& args);
+/// `quantized` by passes of their own, where o comes of several calls.
+void leave_quantized(Context& context, const QuantizedOutput& quantized, const ConstHeadsView& o);
 
 /// Tokens of a page of a key/value cache.
 inline constexpr std::int64_t kAttentionPage = 64;

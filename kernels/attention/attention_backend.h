@@ -35,7 +35,8 @@ struct AttentionBackend {
   } serves;
 
   // On a GPU, the arguments checked. Throw InternalError for what the backend does not serve.
-  void (*forward)(Context&, const AttentionShape&, const AttentionForward&);
+  /// Whether it has left AttentionForward::quantized; else that is left by passes behind it.
+  bool (*forward)(Context&, const AttentionShape&, const AttentionForward&);
   void (*backward)(Context&, const AttentionShape&, const AttentionBackward&);
   /// Whether `backward` takes AttentionBackward::written of this call.
   AttentionWrites (*writes)(Context&, const AttentionShape&, const AttentionBackward&);

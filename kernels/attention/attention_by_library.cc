@@ -233,6 +233,7 @@ const AttentionBackend cudnn_attention = {
         [](Context& context, const AttentionShape& shape, const AttentionForward& args) {
           using namespace attention_internal;
           forward_by_library(context, shape, args, attention_library());
+          return false;
         },
     .backward =
         [](Context& context, const AttentionShape& shape, const AttentionBackward& args) {

@@ -54,10 +54,13 @@ const AttentionBackend& fastest(Context& context, const AttentionKey& key, bool 
   return backend_of(choice == nullptr ? AttentionKernel::kOwn : choice->kernel);
 }
 
-void forward(Context& context, const AttentionShape& shape, const AttentionForward& args) {
-  const auto run = [&](const AttentionBackend& backend) { backend.forward(context, shape, args); };
+bool forward(Context& context, const AttentionShape& shape, const AttentionForward& args) {
+  const auto run = [&](const AttentionBackend& backend) {
+    forward_by(backend, context, shape, args);
+  };
   run(fastest(context, key_of(shape, false),
               served_by_library(shape, args.mask, {args.q, args.k, args.v, args.o}), run));
+  return true;
 }
 
 const AttentionBackend& fastest_backward(Context& context, const AttentionShape& shape,

@@ -13,6 +13,7 @@
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_sweep_sm90.cuh"
+#include "kernels/quantize/quantize_rows.cuh"
 
 namespace trireme::cuda::attention {
 
@@ -159,6 +160,13 @@ __device__ __forceinline__ void finish_rows(bf16* tile, const typename F::Out& o
   }
 }
 
+/// Eight columns of a row of the tile.
+template <class F>
+__device__ __forceinline__ Vector<bf16, 8> chunk_of(const bf16* tile, int row, int chunk) {
+  return load<8>(tile + chunk / 8 * kBlockElements<F::kQueries> + row * kBlockColumns +
+                 (chunk % 8 ^ row % 8) * 8);
+}
+
 /// Rows [first, first + count) of the tile to global memory, 16 bytes a thread.
 template <class F>
 __device__ __forceinline__ void copy_rows(const bf16* tile, const AttentionGpuForward& args,
@@ -169,12 +177,37 @@ __device__ __forceinline__ void copy_rows(const bf16* tile, const AttentionGpuFo
                    std::int64_t{work.head} * args.shape.value_dim;
   for (int i = static_cast<int>(threadIdx.x) % kWarpgroup; i < count * chunks; i += kWarpgroup) {
     const int row = first + i / chunks, chunk = i % chunks;
-    const bf16* const from = tile + chunk / 8 * kBlockElements<F::kQueries> + row * kBlockColumns +
-                             (chunk % 8 ^ row % 8) * 8;
     bf16* const of_head =
         to + work.heads.token(row) * args.o.stride + work.heads.head(row) * args.shape.value_dim;
-    store(of_head + chunk * 8, load<8>(from));
+    store(of_head + chunk * 8, chunk_of<F>(tile, row, chunk));
   }
+}
+
+/// What QuantizedOutput says of those rows, by the warpgroup. They are read again: threads that
+/// make them have a few columns of each, and no registers to spare.
+template <class F>
+__device__ __forceinline__ void leave_rows(const bf16* tile, const AttentionGpuForward& args,
+                                           const typename F::Work& work, int first, int count) {
+  const RowCodes& to = args.quantized;
+  if (to.codes == nullptr && to.amax == nullptr) return;
+  constexpr int kChunks = F::kV / 8, kRows = kWarpgroup / kChunks;  // at a time
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, chunk = thread % kChunks;
+  const std::int64_t token = work.sequence * args.shape.q_tokens + work.queries.index;
+  unsigned order = 0;
+#pragma unroll 1
+  for (int begin = 0; begin < count; begin += kRows) {
+    const int i = begin + thread / kChunks, row = first + i;
+    const bool has = i < count && chunk * 8 < args.shape.value_dim;
+    const Vector<bf16, 8> o = has ? chunk_of<F>(tile, row, chunk) : Vector<bf16, 8>{};
+    order = max(order, order_of(o));
+    if constexpr (F::kV % RowCodes::kBlock == 0) {
+      const std::int64_t column =
+          (work.head + work.heads.head(row)) * args.shape.value_dim + chunk * 8;
+      if (to.codes != nullptr)
+        leave_codes<true>(to, token + work.heads.token(row), has ? column : to.width, o);
+    }
+  }
+  if (to.amax != nullptr) join_maximum(to.amax, order);
 }
 
 /// What follows a tile's sums. TMA stores 64 rows, or as many as are left of the sequence.
@@ -202,6 +235,7 @@ __device__ __forceinline__ void finish_tile(typename F::Smem& s, const typename 
   } else if (count > 0) {
     copy_rows<F>(s.out(), args, work, first, count);
   }
+  leave_rows<F>(s.out(), args, work, first, count);
   if (F::kOutInQueries) {
     if (elected) ptx::bulk_wait_read<0>();
     sync_warpgroup(consumer);

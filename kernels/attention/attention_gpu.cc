@@ -7,6 +7,7 @@
 #include "kernels/attention/attention_internal.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/gpu_info.h"
+#include "kernels/quantize/quantize_internal.h"
 
 namespace trireme {
 
@@ -69,7 +70,8 @@ AttentionGpuForward gpu_args(Context& context, const AttentionShape& shape,
           plain(args.k),
           plain(args.v),
           args.scale,
-          context.multiprocessors()};
+          context.multiprocessors(),
+          quantize_internal::row_codes(args.quantized)};
 }
 
 /// The table for Hopper where the context's GPU is one, else null.
@@ -77,27 +79,28 @@ const AttentionHopperKernels* hopper_kernels_of(const Context& context) {
   return runs_sm90a(info_of(context)) ? gpu_kernels().attention_sm90 : nullptr;
 }
 
-void forward(Context& context, const AttentionShape& shape, const AttentionForward& args) {
-  const AttentionGpuForward raw = gpu_args(context, shape, args);
-  const AttentionHopperKernels* const hopper = hopper_kernels_of(context);
-  const bool served = hopper != nullptr && hopper->serves_forward(raw);
-  (served ? hopper->forward : gpu_kernels_of().forward)(raw);
-}
-
-void forward_by_mma(Context& context, const AttentionShape& shape, const AttentionForward& args) {
-  gpu_kernels_of().forward(gpu_args(context, shape, args));
-}
-
-void forward_by_wgmma(Context& context, const AttentionShape& shape, const AttentionForward& args) {
-  const AttentionGpuForward raw = gpu_args(context, shape, args);
-  const AttentionHopperKernels* const hopper = hopper_kernels_of(context);
-  expect(hopper != nullptr && hopper->serves_forward(raw),
-         "no kernel for Hopper serves this attention");
-  hopper->forward(raw);
-}
-
 /// Whose kernels: Hopper's where they serve, or for tests always the one or the other.
 enum class Kernels : std::uint8_t { kBest, kMma, kWgmma };
+
+/// Hopper's kernel leaves codes too where their blocks lie within heads.
+bool forward_by(Context& context, const AttentionShape& shape, const AttentionForward& args,
+                Kernels kernels) {
+  AttentionGpuForward raw = gpu_args(context, shape, args);
+  const AttentionHopperKernels* const hopper = hopper_kernels_of(context);
+  const bool served = hopper != nullptr && hopper->serves_forward(raw);
+  expect(served || kernels != Kernels::kWgmma, "no kernel for Hopper serves this attention");
+  const bool by_wgmma = served && kernels != Kernels::kMma,
+             leaves = by_wgmma &&
+                      (raw.quantized.codes == nullptr || shape.value_dim % RowCodes::kBlock == 0);
+  if (!leaves) raw.quantized = {};
+  (by_wgmma ? hopper->forward : gpu_kernels_of().forward)(raw);
+  return leaves;
+}
+
+template <Kernels kKernels>
+bool forward(Context& context, const AttentionShape& shape, const AttentionForward& args) {
+  return forward_by(context, shape, args, kKernels);
+}
 
 AttentionGpuBackward gpu_args(Context& context, const AttentionShape& shape,
                               const AttentionBackward& args) {
@@ -196,18 +199,18 @@ void backward(Context& context, const AttentionShape& shape, const AttentionBack
 
 const AttentionBackend own_attention = {.name = "own",
                                         .serves = kServesAll,
-                                        .forward = forward,
+                                        .forward = forward<Kernels::kBest>,
                                         .backward = backward<Kernels::kBest>,
                                         .writes = writes};
 
 const AttentionBackend attention_internal::mma_attention = {.name = "mma",
                                                             .serves = kServesAll,
-                                                            .forward = forward_by_mma,
+                                                            .forward = forward<Kernels::kMma>,
                                                             .backward = backward<Kernels::kMma>,
                                                             .writes = writes_never};
 const AttentionBackend attention_internal::wgmma_attention = {.name = "wgmma",
                                                               .serves = kServesAll,
-                                                              .forward = forward_by_wgmma,
+                                                              .forward = forward<Kernels::kWgmma>,
                                                               .backward = backward<Kernels::kWgmma>,
                                                               .writes = writes};
 

@@ -2,6 +2,7 @@
 // Parameters of the GPU's attention kernels: plain data, pointers to device memory.
 
 #include "kernels/attention/attention_table.h"
+#include "kernels/quantize/quantize_table.h"
 
 namespace trireme {
 
@@ -37,6 +38,7 @@ struct AttentionGpuForward {
   AttentionHeads<const void> q, k, v;
   float scale;
   int multiprocessors;
+  RowCodes quantized;  ///< Hopper's: of o's rows, which heads fill
 };
 
 struct AttentionGpuBackward {

@@ -33,6 +33,10 @@ inline constexpr AttentionBackend::Serves kServesAll = {.cpu = true,
 bool served_by_library(const AttentionShape& shape, const AttentionMask& mask,
                        std::initializer_list<ConstHeadsView> heads);
 
+/// By a backend, with what is left of o for a product.
+void forward_by(const AttentionBackend& backend, Context& context, const AttentionShape& shape,
+                const AttentionForward& args);
+
 /// own_attention by those of its kernels that any GPU runs, or by Hopper's alone (an InternalError
 /// for what those do not serve): for tests, and to compare them.
 extern const AttentionBackend mma_attention, wgmma_attention;

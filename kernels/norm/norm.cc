@@ -67,6 +67,7 @@ void check_backward(const NormBackward& args) {
   if (args.op == NormOp::kNone) {
     check.absent("weight", args.weight_C, "without a norm");
     check.absent("dweight", args.dweight_C, "without a norm");
+    check.absent("amax", args.amax_1, "without a norm");
   } else {
     check.tensor("weight", args.weight_C, type, channels);
     check.tensor("rstd", args.rstd_T, DType::kF32, tokens);
@@ -81,6 +82,7 @@ void check_backward(const NormBackward& args) {
     check.absent("bias", args.bias_C, "without a layer norm");
   }
   check.optional("y", args.y_TC, type, shape);
+  check.optional("amax", args.amax_1, DType::kI32, {1});
   check.same_or_disjoint("y", args.y_TC, "dy", args.dy_TC);
   check.disjoint("y", args.y_TC, "dx", args.dx_TC);
   check.disjoint("y", args.y_TC, "dresidual", args.dresidual_TC);
@@ -144,7 +146,8 @@ void norm_backward(Context& context, const NormBackward& args) {
                         channels,
                         args.weight_offset,
                         args.dy_TC.dtype,
-                        context.multiprocessors()};
+                        context.multiprocessors(),
+                        reinterpret_cast<std::int32_t*>(args.amax_1.data)};
   if (none) return kernels.none_backward(call);
   const auto floats = static_cast<std::size_t>(kernels.backward_scratch_floats(call));
   call.partial_sums = reinterpret_cast<float*>(context.scratch(floats * sizeof(float)));

@@ -46,12 +46,14 @@ void norm_forward(Context& context, const NormForward& args);
 ///   dweight, dbias [C]     f32, accumulated; either may be left out
 ///   y              [T, C]  where given: becomes the forward's y once more, bit for bit (with its
 ///                          bias), so that it need not be kept; may be dy, if dx is not
+///   amax           [1] i32, optional, for a norm alone: of dx, as absolute_max has it
 /// Deterministic for a given number of threads; on a GPU for a given shape, whatever the GPU.
 struct NormBackward {
   NormOp op = NormOp::kRms;
   float weight_offset = 0;
   TensorView dx_TC, dweight_C, dbias_C, y_TC;
   ConstTensorView dy_TC, dresidual_TC, s_TC, weight_C, bias_C, mean_T, rstd_T;
+  TensorView amax_1 = {};
 };
 void norm_backward(Context& context, const NormBackward& args);
 

@@ -1,6 +1,7 @@
 #include "kernels/common/column_pieces.cuh"
 #include "kernels/common/gpu_scratch.h"
 #include "kernels/norm/norm_row.cuh"
+#include "kernels/quantize/quantize_rows.cuh"
 
 namespace trireme::cuda {
 namespace {
@@ -112,11 +113,13 @@ template <int kThreads>
 struct Shared {
   // Rows in turn use one and the other: a slow warp may still read the sums of the row before.
   NormSums partials[2][kThreads / 32];
+  float maxima[kThreads / 32];
 };
 /// The warps' sums of dweight or dbias, where they take rows of their own.
 template <>
 struct Shared<32> {
   NormSums partials[2][1];
+  float maxima[1];
   float of_warp[RowPlace<32>::kRows][kWarpRow];
 };
 
@@ -162,7 +165,7 @@ __device__ __forceinline__ void end_part(const PartSums& part, ColumnSums<kVecto
 /// A piece: every pieces-th row, or as many as a block has at a time. The next one is asked for
 /// before this one is worked on, where registers allow: bf16 without the sums of dbias. 512 threads
 /// to a multiprocessor at least, so 128 registers.
-template <NormKind kKind, class T, int kThreads, int kVectors>
+template <NormKind kKind, class T, int kThreads, int kVectors, bool kMaximum>
 __global__ void __launch_bounds__(RowPlace<kThreads>::kBlock, 512 / RowPlace<kThreads>::kBlock)
     backward_kernel(NormBackwardArgs args, RowPieces rows) {
   constexpr int kWidth = kWide<T>;
@@ -206,6 +209,7 @@ __global__ void __launch_bounds__(RowPlace<kThreads>::kBlock, 512 / RowPlace<kTh
     if (row < args.tokens) ahead = load_row(row);
   };
   int parity = 0;
+  unsigned order = 0;
   const auto visit = [&](int piece, int turn, int next) {
     const int row = row_of_turn(piece, turn);
     if (row >= args.tokens) return;
@@ -230,7 +234,10 @@ __global__ void __launch_bounds__(RowPlace<kThreads>::kBlock, 512 / RowPlace<kTh
                  dweight[v][k]);
         if (kKind == NormKind::kLayer) dbias[v][k] += d;
       }
-      store(dx + c, dx_of<kKind, kWidth>(args, group, weight[v], has_dresidual, now.scale, means));
+      const auto made =
+          dx_of<kKind, kWidth>(args, group, weight[v], has_dresidual, now.scale, means);
+      store(dx + c, made);
+      if (kMaximum) order = max(order, order_of(made));
       if (args.y != nullptr) store_y<kKind, kWidth>(args, row, c, group.s, weight[v], now.scale);
     });
   };
@@ -244,6 +251,7 @@ __global__ void __launch_bounds__(RowPlace<kThreads>::kBlock, 512 / RowPlace<kTh
           part.of(sums_of_dbias(args, rows.pieces), n, kept_dweight + n), dbias, n);
     }
   });
+  if (kMaximum) join_maximum<kThreads>(args.amax, order, smem<Shared<kThreads>>().maxima);
 }
 
 /// Rows of any length and alignment, read twice. The sums of a part stand in shared memory where
@@ -283,6 +291,7 @@ __global__ void __launch_bounds__(kThreads)
   };
   const auto* weights = static_cast<const T*>(args.weight);
   int parity = 0;
+  unsigned order = 0;
   const auto visit = [&](int piece, int turn, int) {
     const int row = turn * rows.pieces + piece;
     if (row >= args.tokens) return;
@@ -319,7 +328,9 @@ __global__ void __launch_bounds__(kThreads)
                        dweight[c + k]);
             if (has_dbias) dbias[c + k] += d;
           }
-          store(dx + c, dx_of<kKind, kWidth>(args, in, weight, has_dresidual, scale, means));
+          const auto made = dx_of<kKind, kWidth>(args, in, weight, has_dresidual, scale, means);
+          store(dx + c, made);
+          order = max(order, order_of(made));
           if (args.y != nullptr) store_y<kKind, kWidth>(args, row, c, in.s, weight, scale);
         });
   };
@@ -343,6 +354,7 @@ __global__ void __launch_bounds__(kThreads)
         const int next = part.piece * kParts + part.part + 1;
         if (next < end) begin_part(next);
       });
+  if (args.amax != nullptr) join_maximum<kThreads>(args.amax, order, shared.maxima);
 }
 
 /// Where a block has `rows` at a time.
@@ -360,7 +372,8 @@ std::size_t sums_bytes(const NormBackwardArgs& args) {
 
 template <NormKind kKind, class T, int kThreads, int kVectors>
 void launch_rows(const NormBackwardArgs& args) {
-  launch(backward_kernel<kKind, T, kThreads, kVectors>,
+  launch(args.amax == nullptr ? backward_kernel<kKind, T, kThreads, kVectors, false>
+                              : backward_kernel<kKind, T, kThreads, kVectors, true>,
          {.grid = static_cast<unsigned>(blocks_of(args)),
           .block = RowPlace<kThreads>::kBlock,
           .smem_bytes = sizeof(Shared<kThreads>) + sums_bytes<kKind>(args),

@@ -180,6 +180,11 @@ void backward_row(const NormBackwardArgs& args, std::int64_t t, const WeightSums
   });
 }
 
+template <class T>
+std::int32_t max_of_dx(const NormBackwardArgs& args, std::int64_t t) {
+  return max_of_run(row_of<T>(args.dx, t, args.channels), 0, args.channels);
+}
+
 /// sum = a + b, rounded, or a; copy = of, or that sum. Both may be null.
 template <class T>
 void add_row(std::int64_t n, T* sum, T* copy, const T* a, const T* b, const T* of) {
@@ -237,6 +242,7 @@ void backward(const NormBackwardArgs& args) {
     const WeightSums sums{PartialSum::of_piece(weight_memory, piece, args.channels),
                           PartialSum::of_piece(bias_memory, piece, args.channels),
                           args.dweight != nullptr, args.dbias != nullptr};
+    std::int32_t most = 0;
     for (std::int64_t t = begin; t < end; ++t) {
       if (args.dtype == DType::kF32) {
         backward_row<kKind, float>(args, t, sums);
@@ -245,7 +251,12 @@ void backward(const NormBackwardArgs& args) {
       }
       if (sums.has_weight) sums.weight.finish_row(t - begin, t + 1 == end);
       if (sums.has_bias) sums.bias.finish_row(t - begin, t + 1 == end);
+      if (args.amax == nullptr) continue;
+      const std::int32_t of_row =
+          args.dtype == DType::kF32 ? max_of_dx<float>(args, t) : max_of_dx<BFloat16>(args, t);
+      most = most < of_row ? of_row : most;
     }
+    if (args.amax != nullptr) join_maximum(args.amax, most);
   });
   if (args.dweight != nullptr) add_pieces(args.dweight, weight_memory, pieces, args.channels);
   if (args.dbias != nullptr) add_pieces(args.dbias, bias_memory, pieces, args.channels);

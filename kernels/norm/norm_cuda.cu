@@ -64,20 +64,6 @@ struct Partials {
   float of_warp[2][kThreads / 32];
 };
 
-/// amax = max(amax, what each of a row's threads has found), by all of them; `partials` are free.
-template <int kThreads>
-__device__ __forceinline__ void join_maximum(std::int32_t* amax, unsigned order,
-                                             float (&partials)[kThreads / 32]) {
-  order = warp_max(order);
-  if constexpr (kThreads > 32) {
-    if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = float_of_bits(order);
-    __syncthreads();
-#pragma unroll
-    for (int warp = 0; warp < kThreads / 32; ++warp) order = max(order, bits_of(partials[warp]));
-  }
-  if (threadIdx.x % kThreads == 0) atomicMax(amax, static_cast<std::int32_t>(order >> 1));
-}
-
 /// Threads that a multiprocessor is to hold at least: it limits the registers to 128.
 constexpr int kForwardThreads = 512;
 

@@ -33,6 +33,7 @@ struct NormBackwardArgs {
   float weight_offset;
   DType dtype;
   int multiprocessors;  ///< of a GPU
+  std::int32_t* amax;   ///< of dx; may be null
 };
 
 struct NormKernels {

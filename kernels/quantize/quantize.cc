@@ -297,6 +297,15 @@ void quantize_both(Context& context, const QuantizeBoth& args) {
                     scratch == nullptr ? scratch : scratch + second * sizeof(float))});
 }
 
+void leave_quantized(Context& context, const QuantizedOutput& out, ConstTensorView y_RC) {
+  if (out.codes.given()) quantize(context, {out.codes, y_RC});
+  if (!out.amax_P.given()) return;
+  const std::int64_t parts = out.amax_P.count();
+  ScaleDim columns;
+  for (std::int64_t p = 0; p < parts; ++p) columns.add({y_RC.shape[1] / parts});
+  absolute_max(context, out.amax_P.reshape({1, parts}), y_RC, ScaleDim(y_RC.shape[0], 0), columns);
+}
+
 void scales_of(Context& context, TensorView scales, ConstTensorView amax, DType format) {
   const OpSpan span(context.op_trace(), "scales_of", {0, bytes_of(scales, amax)});
   const ArgumentChecker check("scales_of");

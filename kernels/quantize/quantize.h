@@ -61,6 +61,8 @@ struct QuantizedOutput {
   QuantizedView codes = {};
   TensorView amax_P = {};
 };
+/// The same by passes of their own, of y where it stands.
+void leave_quantized(Context& context, const QuantizedOutput& out, ConstTensorView y_RC);
 
 /// scales = 1 / s for amaxes of any shape, in whose place they may be written.
 void scales_of(Context& context, TensorView scales, ConstTensorView amax, DType format);

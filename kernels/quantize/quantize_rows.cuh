@@ -14,6 +14,25 @@ __device__ __forceinline__ unsigned order_of(const Vector<T, kCount>& y) {
   return most;
 }
 
+/// amax = max(amax, what a whole warp's threads have found).
+__device__ __forceinline__ void join_maximum(std::int32_t* amax, unsigned order) {
+  order = warp_max(order);
+  if (threadIdx.x % 32 == 0) atomicMax(amax, static_cast<std::int32_t>(order >> 1));
+}
+/// The same of kThreads that come together; `partials` are free.
+template <int kThreads>
+__device__ __forceinline__ void join_maximum(std::int32_t* amax, unsigned order,
+                                             float (&partials)[kThreads / 32]) {
+  if constexpr (kThreads > 32) {
+    order = warp_max(order);
+    if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = float_of_bits(order);
+    __syncthreads();
+    order = 0;
+    if (threadIdx.x % kThreads < kThreads / 32) order = bits_of(partials[threadIdx.x % kThreads]);
+  }
+  if (threadIdx.x % kThreads < 32) join_maximum(amax, order);
+}
+
 /// Eight values as they are loaded by `kWidth`.
 template <int kWidth, class T>
 __device__ __forceinline__ Vector<T, 8> load_eight(const T* from) {

@@ -1,6 +1,7 @@
 #include "kernels/common/parallel.h"
 #include "kernels/common/partial_sums.h"
 #include "kernels/common/simd.h"
+#include "kernels/quantize/quantize_blocks.h"
 #include "kernels/rope/rope_table.h"
 
 namespace trireme::TRIREME_ISA {
@@ -102,24 +103,28 @@ void forward(const RopeForwardArgs& args) {
   forward_of<BFloat16>(args);
 }
 
-template <class T>
+/// Sums: of dout's elements.
+template <class T, class Sums>
 struct HeadGradient {
   T* din;
-  const T *dout, *in, *weight;
+  const Sums* dout;
+  const T *in, *weight;
   const float* angles;
   float rstd, weight_offset;
 };
 
 /// The rotation undone.
-template <class T, class Lanes>
-TRIREME_INLINE Pair turned_back(const HeadGradient<T>& head, const Pairs& of, std::int64_t j,
+template <class T, class Sums, class Lanes>
+TRIREME_INLINE Pair turned_back(const HeadGradient<T, Sums>& head, const Pairs& of, std::int64_t j,
                                 Lanes lanes) {
-  const Pair d = load_pair(head.dout + of.begin, of.half, j, lanes);
+  Pair d = load_pair(head.dout + of.begin, of.half, j, lanes);
+  if constexpr (sizeof(Sums) > sizeof(T))
+    d = {as_stored(d.low, head.din), as_stored(d.high, head.din)};
   return of.rotate ? rotate_back(d, load_pair(head.angles, of.half, j, lanes)) : d;
 }
 
-template <class T>
-void backward_head_plain(const RopeBackwardArgs& args, const HeadGradient<T>& head) {
+template <class T, class Sums>
+void backward_head_plain(const RopeBackwardArgs& args, const HeadGradient<T, Sums>& head) {
   for_all_pairs(args, [&](const Pairs& of) {
     for_each_vector(0, of.half, [&](std::int64_t j, auto lanes) {
       store_pair(turned_back(head, of, j, lanes), head.din + of.begin, of.half, j, lanes);
@@ -127,8 +132,8 @@ void backward_head_plain(const RopeBackwardArgs& args, const HeadGradient<T>& he
   });
 }
 
-template <class T>
-void backward_head_norm(const RopeBackwardArgs& args, const HeadGradient<T>& head,
+template <class T, class Sums>
+void backward_head_norm(const RopeBackwardArgs& args, const HeadGradient<T, Sums>& head,
                         const PartialSum* dweight) {
   const F32 rstd = F32::broadcast(head.rstd), offset = F32::broadcast(head.weight_offset);
   const auto input = [&](const Pairs& of, std::int64_t j, auto lanes) {
@@ -167,16 +172,18 @@ std::int64_t backward_scratch_floats(const RopeBackwardArgs& args) {
   return args.dweight == nullptr ? 0 : pieces_of(args) * PartialSum::floats(args.head_dim);
 }
 
-template <class T>
-void backward_tokens(const RopeBackwardArgs& args, std::int64_t begin, std::int64_t end,
-                     const PartialSum* dweight) {
+/// The bits of their largest magnitude, where that is asked for.
+template <class T, class Sums>
+std::int32_t backward_tokens(const RopeBackwardArgs& args, std::int64_t begin, std::int64_t end,
+                             const PartialSum* dweight) {
   const std::int64_t dim = args.head_dim;
   const bool norm = args.weight != nullptr;
+  std::int32_t most = 0;
   for (std::int64_t t = begin; t < end; ++t) {
     for (std::int64_t h = 0; h < args.heads; ++h) {
-      const HeadGradient<T> head{
+      const HeadGradient<T, Sums> head{
           static_cast<T*>(args.din) + t * args.din_stride + h * dim,
-          static_cast<const T*>(args.dout) + t * args.dout_stride + h * dim,
+          static_cast<const Sums*>(args.dout) + t * args.dout_stride + h * dim,
           norm ? static_cast<const T*>(args.in) + t * args.in_stride + h * dim : nullptr,
           static_cast<const T*>(args.weight),
           args.cos_sin + args.positions[t] * args.rotated,
@@ -190,7 +197,12 @@ void backward_tokens(const RopeBackwardArgs& args, std::int64_t begin, std::int6
       const std::int64_t row = (t - begin) * args.heads + h;
       if (dweight != nullptr) dweight->finish_row(row, row + 1 == (end - begin) * args.heads);
     }
+    if (args.amax == nullptr) continue;
+    const T* din = static_cast<const T*>(args.din) + t * args.din_stride;
+    const std::int32_t of_token = max_of_run(din, 0, args.heads * dim);
+    most = most < of_token ? of_token : most;
   }
+  return most;
 }
 
 void backward(const RopeBackwardArgs& args) {
@@ -199,15 +211,84 @@ void backward(const RopeBackwardArgs& args) {
   parallel_pieces(pieces, args.tokens, [&](int piece, std::int64_t begin, std::int64_t end) {
     PartialSum sum{};
     if (sums) sum = PartialSum::of_piece(args.partial_sums, piece, args.head_dim);
-    if (args.dtype == DType::kF32)
-      return backward_tokens<float>(args, begin, end, sums ? &sum : nullptr);
-    backward_tokens<BFloat16>(args, begin, end, sums ? &sum : nullptr);
+    const auto tokens = [&](auto of_tokens) {
+      return of_tokens(args, begin, end, sums ? &sum : nullptr);
+    };
+    const std::int32_t most =
+        tokens(args.dtype == DType::kF32        ? backward_tokens<float, float>
+               : args.dout_dtype == DType::kF32 ? backward_tokens<BFloat16, float>
+                                                : backward_tokens<BFloat16, BFloat16>);
+    if (args.amax != nullptr) join_maximum(args.amax, most);
   });
   if (sums) add_pieces(args.dweight, args.partial_sums, pieces, args.head_dim);
 }
 
+// ---- codes ----
+
+/// A part of a token's row, whose heads begin at column `part`.
+template <class Sums>
+struct PartOfRow {
+  const Sums* dout;     ///< of the row
+  const float* angles;  ///< null: nothing rotates
+  std::int64_t part;
+};
+
+/// Columns [begin, end) of it, to `to`.
+template <class Sums>
+TRIREME_INLINE void turn_columns(const RopeCodesArgs& args, BFloat16* to,
+                                 const PartOfRow<Sums>& row, std::int64_t begin, std::int64_t end) {
+  const std::int64_t half = args.rotated / 2;
+  const auto rounded = [&](std::int64_t c, auto lanes) {
+    return as_stored(F32::load(row.dout + c, lanes), to);
+  };
+  for (std::int64_t c = begin; c < end;) {
+    const std::int64_t d = (c - row.part) % args.head_dim;
+    const bool rotates = row.angles != nullptr && d < args.rotated, low = d < half;
+    const std::int64_t stop =
+        smaller(end, c - d + (rotates ? (low ? half : args.rotated) : args.head_dim));
+    if (!rotates) {
+      for_each_vector(c, stop, [&](std::int64_t i, auto lanes) {
+        rounded(i, lanes).store(to + i - begin, lanes);
+      });
+    } else if (low) {
+      for_each_vector(c, stop, [&](std::int64_t i, auto lanes) {
+        const std::int64_t j = d + i - c;
+        const Pair x{rounded(i, lanes), rounded(i + half, lanes)};
+        rotate_back(x, load_pair(row.angles, half, j, lanes)).low.store(to + i - begin, lanes);
+      });
+    } else {
+      for_each_vector(c, stop, [&](std::int64_t i, auto lanes) {
+        const std::int64_t j = d - half + i - c;
+        const Pair x{rounded(i - half, lanes), rounded(i, lanes)};
+        rotate_back(x, load_pair(row.angles, half, j, lanes)).high.store(to + i - begin, lanes);
+      });
+    }
+    c = stop;
+  }
+}
+
+template <class Sums>
+void backward_codes_of(const RopeCodesArgs& args) {
+  quantize_made<BFloat16>(args.codes, [&](BFloat16* to, std::int64_t first, std::int64_t last,
+                                          std::int64_t begin, std::int64_t end) {
+    const bool of_q = begin < args.k_begin, of_v = begin >= args.v_begin;
+    const std::int64_t part = of_q ? 0 : of_v ? args.v_begin : args.k_begin;
+    const float* table = of_q ? args.q_cos_sin : of_v ? nullptr : args.k_cos_sin;
+    for (std::int64_t t = first; t < last; ++t) {
+      const PartOfRow<Sums> row{static_cast<const Sums*>(args.dout) + t * args.columns,
+                                of_v ? nullptr : table + args.positions[t] * args.rotated, part};
+      turn_columns(args, to + (t - first) * kPanelColumns, row, begin, end);
+    }
+  });
+}
+
+void backward_codes(const RopeCodesArgs& args) {
+  if (args.dout_dtype == DType::kF32) return backward_codes_of<float>(args);
+  backward_codes_of<BFloat16>(args);
+}
+
 }  // namespace
 
-const RopeKernels rope_cpu = {forward, backward, backward_scratch_floats};
+const RopeKernels rope_cpu = {forward, backward, backward_scratch_floats, backward_codes};
 
 }  // namespace trireme::TRIREME_ISA

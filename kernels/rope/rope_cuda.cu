@@ -3,7 +3,8 @@
 #include "kernels/common/gpu_scratch.h"
 #include "kernels/common/reduce.cuh"
 #include "kernels/common/vector.cuh"
-#include "kernels/rope/rope_table.h"
+#include "kernels/quantize/quantize_rows.cuh"
+#include "kernels/rope/rope_pair.cuh"
 
 // A head is shared by `lanes` neighbouring threads of a warp: a power of two, as many as hold its
 // D/2 pairs, kWidth pairs each (16 bytes of the low half, 16 of the high one). A thread takes
@@ -17,10 +18,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kForwardHeads = 4, kBackwardHeads = 2;  ///< of a thread
-
-struct Pair {
-  float low, high;
-};
 
 /// Where the elements of pair j stand in a head: j and j + R/2, which rotate together, for j < R/2;
 /// behind them pairs that do not rotate.
@@ -47,11 +44,6 @@ __device__ __forceinline__ PairOf pair_of_element(const Args& args, int d) {
   if (d < 2 * turning) return {d < turning ? d : d - turning, d >= turning};
   return {d < half + turning ? d - turning : d - half, d >= half + turning};
 }
-__device__ __forceinline__ Pair rotate(Pair x, float cosine, float sine) {
-  return {fmaf(-x.high, sine, __fmul_rn(x.low, cosine)),
-          fmaf(x.low, sine, __fmul_rn(x.high, cosine))};
-}
-
 /// The weights that are meant by those that are stored.
 __device__ __forceinline__ Pair shifted(Pair weight, float offset) {
   return {__fadd_rn(weight.low, offset), __fadd_rn(weight.high, offset)};
@@ -64,6 +56,14 @@ struct Group {
 template <int kWidth, class T>
 __device__ __forceinline__ Group<T, kWidth> load_group(const T* head, const Place& place) {
   return {load<kWidth>(head + place.low), load<kWidth>(head + place.low + place.apart)};
+}
+template <class T, int kWidth, class In>
+__device__ __forceinline__ Group<T, kWidth> load_group_as(const In* head, const Place& place) {
+  return {load_as<T, kWidth>(head + place.low), load_as<T, kWidth>(head + place.low + place.apart)};
+}
+template <int kWidth, class T>
+__device__ __forceinline__ unsigned order_of(const Group<T, kWidth>& group) {
+  return max(order_of(group.low), order_of(group.high));
 }
 template <int kWidth, class T>
 __device__ __forceinline__ void store_group(T* head, const Place& place,
@@ -147,13 +147,18 @@ __device__ __forceinline__ Work work_of(const Plan& plan, std::int64_t first, in
           rest >> plan.lane_bits, rest & (plan.lanes - 1)};
 }
 
-/// kSign -1 turns back: the backward pass without a norm.
-template <class T, bool kNorm, int kSign>
+struct BlockMaximum {
+  float partials[kWarps];
+};
+
+/// kSign -1 turns back: the backward pass without a norm, which may leave a maximum.
+template <class T, class In, bool kNorm, int kSign>
 __global__ void __launch_bounds__(kThreads) forward_kernel(RopeForwardArgs args, Plan plan) {
   constexpr int kWidth = kWide<T>, kHeads = kForwardHeads;
   const std::int64_t dim = args.head_dim, half = dim / 2;
   const int heads = static_cast<int>(args.heads);
   const std::int64_t first = std::int64_t{blockIdx.x} * plan.tokens;
+  unsigned order = 0;
   // As many turns for every thread: lanes of a head exchange sums.
   for (int base = 0; base < plan.tokens * plan.items; base += kThreads) {
     const Work work = work_of(plan, first, base + static_cast<int>(threadIdx.x), args.tokens);
@@ -165,10 +170,10 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(RopeForwardArgs args,
 
     const std::int64_t position = any ? args.positions[work.token] : 0;
     Group<T, kWidth> group[kHeads] = {};
-    const T* in = static_cast<const T*>(args.in) + work.token * args.in_stride;
+    const In* in = static_cast<const In*>(args.in) + work.token * args.in_stride;
 #pragma unroll
     for (int i = 0; i < kHeads; ++i)
-      if (wanted(i)) group[i] = load_group<kWidth>(in + head_of(i) * dim, place);
+      if (wanted(i)) group[i] = load_group_as<T, kWidth>(in + head_of(i) * dim, place);
     Group<T, kWidth> weight = {};
     if (kNorm && any) weight = load_group<kWidth>(static_cast<const T*>(args.weight), place);
     Angles<kWidth> angles = {};
@@ -204,27 +209,32 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(RopeForwardArgs args,
       }
       store_group(static_cast<T*>(args.out) + work.token * args.out_stride + head_of(i) * dim,
                   place, out);
+      if (kSign < 0) order = max(order, order_of(out));
     }
   }
+  if (kSign < 0 && args.amax != nullptr)
+    join_maximum<kThreads>(args.amax, order, smem<BlockMaximum>().partials);
 }
 
 /// One warp a head, of any size and alignment.
-template <class T, bool kNorm, int kSign>
+template <class T, class In, bool kNorm, int kSign>
 __global__ void __launch_bounds__(kThreads) any_forward_kernel(RopeForwardArgs args) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t row = std::int64_t{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / 32;
   if (row >= args.tokens * args.heads) return;
   const std::int64_t token = row / args.heads, head = row % args.heads;
   const std::int64_t dim = args.head_dim, half = dim / 2;
-  const T* in = static_cast<const T*>(args.in) + token * args.in_stride + head * dim;
+  const In* in = static_cast<const In*>(args.in) + token * args.in_stride + head * dim;
   T* out = static_cast<T*>(args.out) + token * args.out_stride + head * dim;
   const float* angles = args.cos_sin + args.positions[token] * args.rotated;
   const auto* weight = static_cast<const T*>(args.weight);
+  const auto value = [&](std::int64_t d) { return to_float(from_float<T>(to_float(in[d]))); };
+  unsigned order = 0;
   float rstd = 1;
   if constexpr (kNorm) {
     float squares = 0;
     for (std::int64_t d = lane; d < dim; d += 32) {
-      const float x = to_float(in[d]);
+      const float x = value(d);
       squares = fmaf(x, x, squares);
     }
     rstd = inverse_root(warp_sum(squares), dim, args.eps);
@@ -233,7 +243,7 @@ __global__ void __launch_bounds__(kThreads) any_forward_kernel(RopeForwardArgs a
   for (std::int64_t j = lane; j < half; j += 32) {
     const Place place = place_of(args, j);
     const int low = place.low, high = place.low + place.apart;
-    Pair n{to_float(in[low]), to_float(in[high])};
+    Pair n{value(low), value(high)};
     if constexpr (kNorm) {
       const Pair w = shifted({to_float(weight[low]), to_float(weight[high])}, args.weight_offset);
       n = {to_float(from_float<T>(n.low * rstd * w.low)),
@@ -242,7 +252,9 @@ __global__ void __launch_bounds__(kThreads) any_forward_kernel(RopeForwardArgs a
     const Pair turned = place.rotates ? rotate(n, angles[low], kSign * angles[high]) : n;
     out[low] = from_float<T>(turned.low);
     out[high] = from_float<T>(turned.high);
+    if (kSign < 0) order = max(order, order_of(Vector<T, 2>{out[low], out[high]}));
   }
+  if (kSign < 0 && args.amax != nullptr) join_maximum(args.amax, order);
 }
 
 // ---- backward with a norm ----
@@ -292,11 +304,12 @@ __device__ __forceinline__ Pair din_of(const Gradient<T>& d, float mean, float r
 
 template <int kWidth>
 struct ThreadSums {
+  BlockMaximum maximum;
   float of_thread[kThreads][2 * kWidth];
 };
 
 /// A piece: every pieces-th group of tokens. A thread's columns stay: dweight in registers.
-template <class T>
+template <class T, class In>
 __global__ void __launch_bounds__(kThreads, gpu_scratch::kRopeBlocks)
     backward_kernel(RopeBackwardArgs args, Plan plan, int pieces) {
   constexpr int kWidth = kWide<T>, kHeads = kBackwardHeads;
@@ -308,6 +321,7 @@ __global__ void __launch_bounds__(kThreads, gpu_scratch::kRopeBlocks)
   Group<T, kWidth> weight = {};
   if (j < half) weight = load_group<kWidth>(static_cast<const T*>(args.weight), place);
   Pair dweight[kWidth] = {};
+  unsigned order = 0;
 
   const auto visit = [&](int piece, int turn, int) {
     const std::int64_t first = std::int64_t{turn * pieces + piece} * plan.tokens;
@@ -319,12 +333,12 @@ __global__ void __launch_bounds__(kThreads, gpu_scratch::kRopeBlocks)
       const std::int64_t position = any ? args.positions[work.token] : 0;
       Group<T, kWidth> dout[kHeads] = {}, in[kHeads] = {};
       float rstd[kHeads] = {};
-      const T* dout_at = static_cast<const T*>(args.dout) + work.token * args.dout_stride;
+      const In* dout_at = static_cast<const In*>(args.dout) + work.token * args.dout_stride;
       const T* in_at = static_cast<const T*>(args.in) + work.token * args.in_stride;
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
         if (!wanted(i)) continue;
-        dout[i] = load_group<kWidth>(dout_at + head_of(i) * dim, place);
+        dout[i] = load_group_as<T, kWidth>(dout_at + head_of(i) * dim, place);
         in[i] = load_group<kWidth>(in_at + head_of(i) * dim, place);
         rstd[i] = args.rstd[work.token * heads + head_of(i)];
       }
@@ -357,6 +371,7 @@ __global__ void __launch_bounds__(kThreads, gpu_scratch::kRopeBlocks)
         }
         store_group(static_cast<T*>(args.din) + work.token * args.din_stride + head_of(i) * dim,
                     place, out);
+        order = max(order, order_of(out));
       }
     }
   };
@@ -383,11 +398,13 @@ __global__ void __launch_bounds__(kThreads, gpu_scratch::kRopeBlocks)
   const auto groups = static_cast<int>((args.tokens + plan.tokens - 1) / plan.tokens);
   for_parts(
       pieces, (groups + pieces - 1) / pieces, [](int, int) {}, visit, end_part);
+  if (args.amax != nullptr)
+    join_maximum<kThreads>(args.amax, order, smem<ThreadSums<kWidth>>().maximum.partials);
 }
 
 /// One warp: every pieces-th head, of any size and alignment; a piece is one part, whose sums stand
 /// where they end up.
-template <class T>
+template <class T, class In>
 __global__ void __launch_bounds__(kThreads)
     any_backward_kernel(RopeBackwardArgs args, std::int64_t pieces) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -400,17 +417,19 @@ __global__ void __launch_bounds__(kThreads)
     const Place at = place_of(args, j);
     sums[at.low] = sums[at.low + at.apart] = 0;
   }
+  unsigned order = 0;
   for (std::int64_t row = piece; row < args.tokens * args.heads; row += pieces) {
     const std::int64_t token = row / args.heads, head = row % args.heads;
-    const T* dout = static_cast<const T*>(args.dout) + token * args.dout_stride + head * dim;
+    const In* dout = static_cast<const In*>(args.dout) + token * args.dout_stride + head * dim;
     const T* in = static_cast<const T*>(args.in) + token * args.in_stride + head * dim;
     T* din = static_cast<T*>(args.din) + token * args.din_stride + head * dim;
     const float* angles = args.cos_sin + args.positions[token] * args.rotated;
     const float rstd = args.rstd[row];
+    const auto rounded = [&](int d) { return to_float(from_float<T>(to_float(dout[d]))); };
     const auto gradient = [&](const Place& at) {
       const int low = at.low, high = at.low + at.apart;
       return gradient_of<T>(
-          {to_float(dout[low]), to_float(dout[high])}, {to_float(in[low]), to_float(in[high])},
+          {rounded(low), rounded(high)}, {to_float(in[low]), to_float(in[high])},
           shifted({to_float(weight[low]), to_float(weight[high])}, args.weight_offset),
           at.rotates ? angles[low] : 1, at.rotates ? angles[high] : 0, rstd);
     };
@@ -431,8 +450,10 @@ __global__ void __launch_bounds__(kThreads)
       const Pair out = din_of(d, mean, rstd);
       din[low] = from_float<T>(out.low);
       din[high] = from_float<T>(out.high);
+      order = max(order, order_of(Vector<T, 2>{din[low], din[high]}));
     }
   }
+  if (args.amax != nullptr) join_maximum(args.amax, order);
 }
 
 // ---- launches ----
@@ -442,29 +463,44 @@ bool multiples_of(std::int64_t width, Strides... strides) {
   return ((strides % width == 0) && ...);
 }
 
-template <bool kNorm, int kSign>
-void run_forward(const RopeForwardArgs& args, const char* name) {
-  if (args.heads == 0 || args.head_dim == 0) return;
+template <class T, class In, bool kNorm, int kSign>
+void launch_forward(const RopeForwardArgs& args, const char* name) {
+  LaunchConfig config{.grid = 1, .block = kThreads, .stream = stream_of(args.exec), .name = name};
+  const int lanes =
+      lanes_for<T>(args, aligned_to_16(args.out, args.in, args.cos_sin, args.weight) &&
+                             multiples_of(kWide<T>, args.out_stride, args.in_stride));
+  if (lanes > 0) {
+    const Plan plan(args.heads, kForwardHeads, lanes);
+    config.grid = static_cast<unsigned>(blocks_for(args.tokens, plan.tokens));
+    config.smem_bytes = sizeof(BlockMaximum);
+    launch(forward_kernel<T, In, kNorm, kSign>, config, args, plan);
+  } else {
+    config.grid = static_cast<unsigned>(blocks_for(args.tokens * args.heads, kWarps));
+    launch(any_forward_kernel<T, In, kNorm, kSign>, config, args);
+  }
+}
+
+template <bool kNorm>
+void run_forward(const RopeForwardArgs& args) {
   for_type(args.dtype, [&](auto type) {
-    using T = decltype(type);
-    LaunchConfig config{.grid = 1, .block = kThreads, .stream = stream_of(args.exec), .name = name};
-    const int lanes =
-        lanes_for<T>(args, aligned_to_16(args.out, args.in, args.cos_sin, args.weight) &&
-                               multiples_of(kWide<T>, args.out_stride, args.in_stride));
-    if (lanes > 0) {
-      const Plan plan(args.heads, kForwardHeads, lanes);
-      config.grid = static_cast<unsigned>(blocks_for(args.tokens, plan.tokens));
-      launch(forward_kernel<T, kNorm, kSign>, config, args, plan);
-    } else {
-      config.grid = static_cast<unsigned>(blocks_for(args.tokens * args.heads, kWarps));
-      launch(any_forward_kernel<T, kNorm, kSign>, config, args);
-    }
+    launch_forward<decltype(type), decltype(type), kNorm, 1>(args, "rope_forward");
+  });
+}
+
+/// Without a norm.
+void turn_back(const RopeBackwardArgs& args) {
+  const RopeForwardArgs turned{
+      args.exec,    args.din, args.dout, args.din_stride, args.dout_stride, args.positions,
+      args.cos_sin, nullptr,  nullptr,   args.tokens,     args.heads,       args.head_dim,
+      args.rotated, 0,        0,         args.dtype,      args.dout_dtype,  args.amax};
+  for_types(args.dtype, args.dout_dtype, [&](auto type, auto in) {
+    launch_forward<decltype(type), decltype(in), false, -1>(turned, "rope_backward");
   });
 }
 
 void forward(const RopeForwardArgs& args) {
-  if (args.weight == nullptr) return run_forward<false, 1>(args, "rope_forward");
-  run_forward<true, 1>(args, "rope_forward");
+  if (args.heads == 0 || args.head_dim == 0) return;
+  (args.weight == nullptr ? run_forward<false> : run_forward<true>)(args);
 }
 
 std::int64_t backward_scratch_floats(const RopeBackwardArgs& args) {
@@ -473,18 +509,13 @@ std::int64_t backward_scratch_floats(const RopeBackwardArgs& args) {
 }
 
 void backward(const RopeBackwardArgs& args) {
-  if (args.weight == nullptr) {
-    return run_forward<false, -1>(
-        {args.exec, args.din, args.dout, args.din_stride, args.dout_stride, args.positions,
-         args.cos_sin, nullptr, nullptr, args.tokens, args.heads, args.head_dim, args.rotated, 0, 0,
-         args.dtype},
-        "rope_backward");
-  }
   if (args.heads == 0 || args.head_dim == 0) return;
+  if (args.weight == nullptr) return turn_back(args);
   const std::int64_t pieces = pieces_of(args);
   std::int64_t blocks = pieces;
-  for_type(args.dtype, [&](auto type) {
+  for_types(args.dtype, args.dout_dtype, [&](auto type, auto in) {
     using T = decltype(type);
+    using In = decltype(in);
     LaunchConfig config{
         .grid = 1, .block = kThreads, .stream = stream_of(args.exec), .name = "rope_backward"};
     const int lanes = lanes_for<T>(
@@ -495,11 +526,11 @@ void backward(const RopeBackwardArgs& args) {
       config.grid = static_cast<unsigned>(blocks);
       config.smem_bytes =
           sizeof(ThreadSums<kWide<T>>) + static_cast<std::size_t>(args.head_dim) * sizeof(float);
-      launch(backward_kernel<T>, config, args, Plan(args.heads, kBackwardHeads, lanes),
+      launch(backward_kernel<T, In>, config, args, Plan(args.heads, kBackwardHeads, lanes),
              static_cast<int>(pieces));
     } else {
       config.grid = static_cast<unsigned>(blocks_for(pieces, kWarps));
-      launch(any_backward_kernel<T>, config, args, pieces);
+      launch(any_backward_kernel<T, In>, config, args, pieces);
     }
   });
   if (args.dweight != nullptr)
@@ -509,6 +540,6 @@ void backward(const RopeBackwardArgs& args) {
 
 }  // namespace
 
-const RopeKernels rope_cuda = {forward, backward, backward_scratch_floats};
+const RopeKernels rope_cuda = {forward, backward, backward_scratch_floats, rope_backward_codes};
 
 }  // namespace trireme::cuda

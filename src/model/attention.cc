@@ -276,9 +276,10 @@ HeadsView values_of(const TensorView& x_TX, const AttentionConfig& config) {
 
 }  // namespace
 
-void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
-                    const AttentionActivations& acts, const AttentionForwardScratch& scratch,
-                    const NormedRows& n, const KvCache* cache) {
+ProductInput attend_forward(const LayerPass& pass, const AttentionWeights& weights,
+                            const AttentionActivations& acts,
+                            const AttentionForwardScratch& scratch, const NormedRows& n,
+                            const KvCache* cache) {
   const AttentionConfig& config = pass.config.attention;
   if (config.latent) {
     latent_forward(pass, weights, acts, scratch.latent, n.n_TC, heads_for(cache));
@@ -296,12 +297,15 @@ void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
   args.v = heads.v;
   args.scale = attention_scale(config);
   if (cache == nullptr) {
+    args.quantized = {input_codes(pass, weights.out),
+                      cleared_maxima(pass, weights.out, weights.out.x_amax_1)};
     pass.context_axis.forward(pass.context, scratch.axis, args, weights.sinks_H);
   } else if (config.latent) {
     attend_cached_latents(pass, weights, acts, scratch, *cache, args);
   } else {
     attend_cached(pass, *cache, scratch.axis, weights.sinks_H, args);
   }
+  return {acts.attended_TX, args.quantized.codes};
 }
 
 void recompute_heads(const LayerPass& pass, const AttentionWeights& weights,
@@ -324,9 +328,15 @@ AttentionSinks sinks_of(const AttentionBranchBackward& of, const AttentionWeight
   return {sums.weight, scratch.sink_terms_TH, weights.sinks_H};
 }
 
-/// To the gradient of the rotated heads.
-void backward_to_heads(const AttentionBranchBackward& of, const AttentionWeights& weights,
-                       const AttentionScratch& scratch) {
+/// Whether RoPE's backward is the last op before the gradient of q, k and v is read.
+bool rope_makes_gradient(const AttentionConfig& config) {
+  return config.rope && !config.latent && config.qk_norm != QkNorm::kProjection;
+}
+
+/// To the gradient of the rotated heads, and where that stands: in sums that are not rounded yet if
+/// RoPE's backward does that.
+TensorView backward_to_heads(const AttentionBranchBackward& of, const AttentionWeights& weights,
+                             const AttentionScratch& scratch) {
   const AttentionConfig& config = of.pass.config.attention;
   Context& context = of.pass.context;
   const bool rounded = scratch.dqkv_f32_TX.given();
@@ -357,15 +367,18 @@ void backward_to_heads(const AttentionBranchBackward& of, const AttentionWeights
       if (writes == AttentionWrites::kFromDelta || sinks.given())
         attention_delta(context, scratch.delta_TH, args.d_o, args.o);
       if (sinks.given()) sinks.backward(context, args);
-      return attention_backward(context, args);
+      attention_backward(context, args);
+      return gradient_TX;
     }
     args.written = {};
   }
   attention_delta(context, scratch.delta_TH, args.d_o, args.o);
   clear(context, sums_TX);
   of.pass.context_axis.backward(context, scratch.axis, args, sinks);
+  if (rope_makes_gradient(config)) return sums_TX;
   // Rounded where an op for bf16 heads would store it.
   if (rounded) cast(context, gradient_TX, sums_TX);
+  return gradient_TX;
 }
 
 /// Of the gradient of rotated q and k with these: what a norm of all heads subtracts.
@@ -402,46 +415,93 @@ void norm_back(const AttentionBranchBackward& of, const AttentionWeights& weight
        norm_gradients(of.pass.context, of.sink, of.params.k_norm, of.left.k_norm));
 }
 
+RopeBackward rotation_of(const HeadsView& din, const ConstHeadsView& dout, const ConstHeadsView& in,
+                         const ConstTensorView& table) {
+  RopeBackward args;
+  args.din = din;
+  args.dout = dout;
+  args.in = in;
+  args.cos_sin_PR = table;
+  return args;
+}
+
+/// `turned_TX`: as backward_to_heads has left it. Of a projection's parts amax_P gets the largest
+/// magnitudes, if it is given.
 void rotate_back(const AttentionBranchBackward& of, const AttentionWeights& weights,
-                 const AttentionScratch& scratch) {
+                 const AttentionScratch& scratch, const TensorView& turned_TX,
+                 const TensorView& amax_P) {
+  const AttentionConfig& config = of.pass.config.attention;
   const bool normed = norms_projections(of.pass);
   if (normed) add_up_dots(of, scratch);
-  const QkvHeads<std::byte> gradient = split_heads(of.left.din_TX, of.pass.config.attention);
-  const QkvHeads<std::byte> raw = split_heads(of.acts.in_TX, of.pass.config.attention);
-  const auto rotate = [&](const HeadsView& d, const ConstHeadsView& in,
-                          const ConstTensorView& table, const NormWeights& norm,
-                          const TensorView& rstd_TH, const NormGradients& sums) {
-    RopeBackward args;
-    args.din = d;
-    args.dout = d;
-    args.in = in;
+  const QkvHeads<std::byte> gradient = split_heads(of.left.din_TX, config);
+  const QkvHeads<std::byte> turned = split_heads(turned_TX, config);
+  const QkvHeads<std::byte> raw = split_heads(of.acts.in_TX, config);
+  const auto turn = [&](int part, RopeBackward args) {
     args.positions_T = of.pass.positions;
-    args.cos_sin_PR = table;
+    if (amax_P.given()) args.amax_1 = amax_P.rows(part, 1);
+    rope_backward(of.pass.context, args);
+  };
+  const auto rotate = [&](int part, RopeBackward args, const NormWeights& norm,
+                          const TensorView& rstd_TH, const NormGradients& sums) {
     if (!normed) args.weight_D = norm.weight;
     args.rstd_TH = rstd_TH;
     args.dweight_D = sums.weight;
     args.weight_offset = of.pass.config.norm.weight_offset;
-    rope_backward(of.pass.context, args);
+    turn(part, args);
   };
   const auto sums = [&](const NormParams& norm, const NormGradients& kept) {
     return normed ? NormGradients() : norm_gradients(of.pass.context, of.sink, norm, kept);
   };
-  rotate(gradient.q, raw.q, of.pass.rope.q, weights.q_norm, of.acts.rstd_q_TH,
+  const auto& [q_table, k_table] = of.pass.rope;
+  rotate(0, rotation_of(gradient.q, turned.q, raw.q, q_table), weights.q_norm, of.acts.rstd_q_TH,
          sums(of.params.q_norm, of.left.q_norm));
-  rotate(gradient.k, raw.k, of.pass.rope.k, weights.k_norm, of.acts.rstd_k_TH,
+  rotate(1, rotation_of(gradient.k, turned.k, raw.k, k_table), weights.k_norm, of.acts.rstd_k_TH,
          sums(of.params.k_norm, of.left.k_norm));
-  if (normed) norm_back(of, weights, scratch);
+  if (normed) return norm_back(of, weights, scratch);
+  ConstTensorView no_dims = k_table;  // of v none rotates: it is rounded
+  no_dims.shape = {k_table.shape[0], 0};
+  if (amax_P.given() || turned.v.data != gradient.v.data)
+    turn(2, rotation_of(gradient.v, turned.v, raw.v, no_dims));
+}
+
+/// The gradient of q, k and v in codes alone, where nothing but products of it follows.
+BothOrders turned_codes(const AttentionBranchBackward& of, const TensorView& turned_TX) {
+  const AttentionConfig& config = of.pass.config.attention;
+  const LinearGradients gradients = of.gradients_of_in();
+  if (gradients.fp8 == nullptr || of.pass.fp8 == nullptr || !rope_makes_gradient(config) ||
+      config.qk_norm != QkNorm::kNone)
+    return {};
+  const auto& [q_table, k_table] = of.pass.rope;
+  const bool suits =
+      config.head_dim % 8 == 0 && config.v_size() % 8 == 0 && k_table.shape[1] % 16 == 0;
+  if (!suits) return {};
+  const BothOrders codes = of.pass.fp8->gradient_codes(of.pass.tokens(), gradients);
+  if (codes.given())
+    rope_backward_codes(of.pass.context, {codes.along, codes.across, turned_TX, of.pass.positions,
+                                          q_table, k_table, config.head_dim});
+  return codes;
 }
 
 }  // namespace
 
-void attend_backward(const AttentionBranchBackward& of, const AttentionWeights& weights,
-                     const AttentionScratch& scratch, Pending dy, Halves halves) {
+BothOrders attend_backward(const AttentionBranchBackward& of, const AttentionWeights& weights,
+                           const AttentionScratch& scratch, Pending dy, Halves halves) {
   of.out_input(scratch.dattended_TX, std::move(dy), weights, {},
                halves == Halves::kBoth ? of.acts.attended_TX : ConstTensorView());
-  backward_to_heads(of, weights, scratch);
-  if (of.pass.config.attention.rope && !of.pass.config.attention.latent)
-    rotate_back(of, weights, scratch);
+  const AttentionConfig& config = of.pass.config.attention;
+  const TensorView turned_TX = backward_to_heads(of, weights, scratch);
+  if (config.latent) return {};
+  if (halves == Halves::kBoth) {
+    const BothOrders codes = turned_codes(of, turned_TX);
+    if (codes.given()) return codes;
+  }
+  const TensorView amax_P = cleared_maxima(of.pass, weights.in, of.left.din_amax_P);
+  const bool left = rope_makes_gradient(config);
+  if (config.rope) rotate_back(of, weights, scratch, turned_TX, left ? amax_P : TensorView());
+  if (!left && amax_P.given())
+    absolute_max(of.pass.context, amax_P.reshape({1, amax_P.count()}), of.left.din_TX,
+                 ScaleDim(of.left.din_TX.shape[0], 0), weights.in.fp8->out.with_block(0));
+  return {};
 }
 
 }  // namespace trireme

@@ -63,8 +63,12 @@ struct AttentionActivations : BranchActivations {
     const AttentionConfig& config = shape.config.attention;
     const AdapterRanks& ranks = shape.config.adapters;
     return {config.latent ? shape.residual(config.in_size()) : shape.wide(config.in_size()),
-            ranks.attention_in, ranks.attention_out,
-            shape.maxima && shape.config.norm_before() && !config.latent, shape.maxima};
+            ranks.attention_in,
+            ranks.attention_out,
+            shape.maxima && shape.config.norm_before() && !config.latent,
+            shape.maxima,
+            shape.maxima && !config.latent ? 3 : 0,
+            shape.maxima && shape.has_all_rows()};
   }
 };
 
@@ -135,17 +139,21 @@ struct KvCache {
   const LatentDecoding* latent = nullptr;
 };
 
-/// From n, gathered on the way, to a. With a cache, the tokens are its.
-void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
-                    const AttentionActivations& acts, const AttentionForwardScratch& scratch,
-                    const NormedRows& n, const KvCache* cache);
+/// From n, gathered on the way, to a, as the last product reads it next. With a cache, the tokens
+/// are its.
+ProductInput attend_forward(const LayerPass& pass, const AttentionWeights& weights,
+                            const AttentionActivations& acts,
+                            const AttentionForwardScratch& scratch, const NormedRows& n,
+                            const KvCache* cache);
 /// Selective recomputation: q, k (and v) as attention reads them, again.
 void recompute_heads(const LayerPass& pass, const AttentionWeights& weights,
                      const AttentionActivations& acts, const AttentionForwardScratch& scratch);
 
 /// From dy, while it is gathered, to the gradient of q, k and v. With latents that of the heads, in
-/// scratch: latent_backward goes on.
-void attend_backward(const AttentionBranchBackward& of, const AttentionWeights& weights,
-                     const AttentionScratch& scratch, Pending dy, Halves halves = Halves::kInput);
+/// scratch: latent_backward goes on. Where both products of it follow it may be given in codes, and
+/// stand nowhere else.
+BothOrders attend_backward(const AttentionBranchBackward& of, const AttentionWeights& weights,
+                           const AttentionScratch& scratch, Pending dy,
+                           Halves halves = Halves::kInput);
 
 }  // namespace trireme

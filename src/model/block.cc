@@ -29,7 +29,10 @@ BlockWeights with_kept(BlockWeights weights, const BlockActivations& acts,
   weights.attention.out.x_amax_1 = acts.attention.out_amax_1;
   weights.mlp.in.x_amax_1 = acts.mlp.in_amax_1;
   weights.mlp.out.x_amax_1 = acts.mlp.out_amax_1;
+  weights.attention.in.dy_amax_P = left.attention.din_amax_P;
+  weights.attention.out.dy_amax_P = left.attention.dout_amax_1;
   weights.mlp.in.dy_amax_P = left.mlp.din_amax_P;
+  weights.mlp.out.dy_amax_P = left.mlp.dout_amax_1;
   return weights;
 }
 
@@ -282,8 +285,8 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
     norm.sum_TC = {};
   }
   norm_forward(pass.context, norm);
-  attend_forward(pass, weights.attention, acts.attention, scratch.attention, n, start.cache);
-  find_maximum(pass, acts.attention.attended_TX, weights.attention.out);
+  const ProductInput attended =
+      attend_forward(pass, weights.attention, acts.attention, scratch.attention, n, start.cache);
 
   n = {scratch.n_TC};
   if (!pass.config.experts) n = normed_rows(pass, scratch.n_TC, weights.mlp.in);
@@ -294,8 +297,7 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
   const auto norm_rows = [&](Context& of, std::int64_t first, std::int64_t count) {
     norm_forward(of, rows_of(norm, first, count));
   };
-  leave_branch(pass, weights.attention, acts.attention, scratch, {acts.attention.attended_TX},
-               norm_rows);
+  leave_branch(pass, weights.attention, acts.attention, scratch, attended, norm_rows);
   if (pass.config.experts) return experts_to_activation(pass, weights, acts, scratch, start.counts);
   mlp_forward(pass, weights.mlp, acts.mlp, n, scratch.act_TF);
 }
@@ -341,11 +343,10 @@ ExpertsBackward experts_of(const LayerPass& pass, const BlockBackwardArgs& of) {
   return {pass, of.sink, of.params.experts, of.acts.experts, of.gradients.experts};
 }
 
-/// B of a branch with experts, to the gradient of the stream before it; ds_TC is written. Gradients
-/// travel while the shared MLP computes: to experts during its last product's, home during its
-/// first's.
+/// B of a branch with experts, to the gradient of the stream before it. Gradients travel while the
+/// shared MLP computes: to experts during its last product's, home during its first's.
 void experts_backward_input(const LayerPass& pass, const BlockWeights& weights,
-                            const BlockBackwardArgs& args, TensorView ds_TC) {
+                            const BlockBackwardArgs& args, const StreamGradient& ds) {
   const MlpBackward mlp = mlp_of(pass, args);
   const ExpertsBackward experts = experts_of(pass, args);
   const TensorView& dn_TC = mlp.left.n_TC;
@@ -364,11 +365,11 @@ void experts_backward_input(const LayerPass& pass, const BlockWeights& weights,
   if (shared) mlp.in_input(weights.mlp);
   if (shared && gated)
     shared_gate_backward(pass, weights.experts, args.acts.experts, args.gradients.experts, dn_TC,
-                         ds_TC);
+                         ds.ds_TC);
   experts.input(weights.experts, std::move(going_home), dn_TC,
                 shared ? Accumulate::kYes : Accumulate::kNo);
   reduce_experts(pass, dn_TC);
-  mlp.norm(weights.mlp, ds_TC);
+  mlp.norm(weights.mlp, ds);
 }
 
 /// W of that branch; `n`: its rows are all here where the shared MLP reads them.
@@ -409,23 +410,23 @@ void add_kept(const AttentionBranchBackward& attention, const MlpBackward& mlp) 
 
 void block_backward_input(const LayerPass& pass, const BlockWeights& weights,
                           const BlockBackwardArgs& args, const AttentionScratch& scratch,
-                          TensorView ds1_TC) {
+                          const StreamGradient& ds1) {
   const AttentionBranchBackward attention = attention_of(pass, args);
   const MlpBackward mlp = mlp_of(pass, args);
-  const TensorView ds2_TC = attention.left.dy_TC;
+  const StreamGradient ds2 = attention.left.stream();
   if (pass.config.experts) {
-    experts_backward_input(pass, weights, args, ds2_TC);
+    experts_backward_input(pass, weights, args, ds2);
   } else {
     mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp));
-    mlp.in_input_reduced(weights.mlp, ds2_TC);
-    mlp.norm(weights.mlp, ds2_TC);
+    mlp.in_input_reduced(weights.mlp, ds2.ds_TC);
+    mlp.norm(weights.mlp, ds2);
   }
   attend_backward(attention, weights.attention, scratch, attention.start(weights.attention));
   if (pass.config.attention.latent)
-    latent_backward(attention, weights.attention, scratch.latent, ds1_TC);
+    latent_backward(attention, weights.attention, scratch.latent, ds1.ds_TC);
   else
-    attention.in_input_reduced(weights.attention, ds1_TC);
-  attention.norm(weights.attention, ds1_TC);
+    attention.in_input_reduced(weights.attention, ds1.ds_TC);
+  attention.norm(weights.attention, ds1);
 }
 
 void block_backward_weight(const LayerPass& pass, const BlockBackwardArgs& args) {
@@ -451,12 +452,12 @@ namespace {
 /// Where nothing travels between B and W of a product they follow each other, and read dy once.
 void block_backward_alone(const BlockWeights& weights, const AttentionBranchBackward& attention,
                           const MlpBackward& mlp, const AttentionScratch& scratch,
-                          TensorView ds1_TC) {
+                          const StreamGradient& ds1) {
   const BothOrders din = mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp), Halves::kBoth);
-  mlp.in_both(weights.mlp, attention.left.dy_TC, din);
-  attend_backward(attention, weights.attention, scratch, attention.start(weights.attention),
-                  Halves::kBoth);
-  attention.in_both(weights.attention, ds1_TC);
+  mlp.in_both(weights.mlp, attention.left.stream(), din);
+  const BothOrders dqkv = attend_backward(attention, weights.attention, scratch,
+                                          attention.start(weights.attention), Halves::kBoth);
+  attention.in_both(weights.attention, ds1, dqkv);
   add_kept(attention, mlp);
 }
 
@@ -464,22 +465,22 @@ void block_backward_alone(const BlockWeights& weights, const AttentionBranchBack
 
 void block_backward(const LayerPass& pass, const BlockWeights& weights,
                     const BlockBackwardArgs& args, const AttentionScratch& scratch,
-                    TensorView ds1_TC) {
+                    const StreamGradient& ds1) {
   const AttentionBranchBackward attention = attention_of(pass, args);
   const MlpBackward mlp = mlp_of(pass, args);
   const TensorAxis& tensor = pass.tensor;
   if (pass.config.experts || pass.config.attention.latent) {
-    block_backward_input(pass, weights, args, scratch, ds1_TC);
+    block_backward_input(pass, weights, args, scratch, ds1);
     return block_backward_weight(pass, args);
   }
   if (pass.fp8 != nullptr && tensor.extent() == 1)
-    return block_backward_alone(weights, attention, mlp, scratch, ds1_TC);
+    return block_backward_alone(weights, attention, mlp, scratch, ds1);
   mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp));
   mlp.in_input(weights.mlp);
   Pending dn2 = tensor.start_reduce(mlp.left.n_TC);
   mlp.out_weight(mlp.left.act_TF);
   dn2.wait();
-  mlp.norm(weights.mlp, attention.left.dy_TC);
+  mlp.norm(weights.mlp, attention.left.stream());
   Pending ds2 = attention.start(weights.attention);
   Pending n2 = tensor.start_all_gather(mlp.left.n_TC);
   attend_backward(attention, weights.attention, scratch, std::move(ds2));
@@ -488,7 +489,7 @@ void block_backward(const LayerPass& pass, const BlockWeights& weights,
   n2.wait();
   mlp.in_weight();
   dn1.wait();
-  attention.norm(weights.attention, ds1_TC);
+  attention.norm(weights.attention, ds1);
   Pending n1 = tensor.start_all_gather(attention.left.n_TC);
   attention.out_weight(attention.acts.attended_TX);
   n1.wait();

@@ -141,11 +141,11 @@ struct BlockBackwardArgs {
   const Gradients& sink;
   const BlockParams& params;
 };
-/// B: from gradients.mlp.dy to ds1, the gradient of this layer's input stream, written to `ds1_TC`.
+/// B: from gradients.mlp.dy to ds1, the gradient of this layer's input stream.
 /// Norm weights (and their few sums) get their gradients here, projections in W.
 void block_backward_input(const LayerPass& pass, const BlockWeights& weights,
                           const BlockBackwardArgs& args, const AttentionScratch& scratch,
-                          TensorView ds1_TC);
+                          const StreamGradient& ds1);
 
 /// W.
 void block_backward_weight(const LayerPass& pass, const BlockBackwardArgs& args);
@@ -153,6 +153,6 @@ void block_backward_weight(const LayerPass& pass, const BlockBackwardArgs& args)
 /// B and W as one, with the same bits: products of W run while what B sends travels.
 void block_backward(const LayerPass& pass, const BlockWeights& weights,
                     const BlockBackwardArgs& args, const AttentionScratch& scratch,
-                    TensorView ds1_TC);
+                    const StreamGradient& ds1);
 
 }  // namespace trireme

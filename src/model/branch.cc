@@ -122,13 +122,6 @@ TensorView cleared_maxima(const LayerPass& pass, const LinearWeights& product,
   return amax_P;
 }
 
-void find_maximum(const LayerPass& pass, ConstTensorView x_TN, const LinearWeights& weights) {
-  const TensorView amax_1 = cleared_maxima(pass, weights, weights.x_amax_1);
-  if (amax_1.given())
-    absolute_max(pass.context, amax_1.reshape({1, 1}), x_TN, ScaleDim(x_TN.shape[0], 0),
-                 ScaleDim(x_TN.shape[1], 0));
-}
-
 QuantizedView input_codes(const LayerPass& pass, const LinearWeights& out) {
   const bool quantises = pass.fp8 != nullptr && out.fp8 != nullptr && !out.adapter.given();
   return quantises ? pass.fp8->input_codes(pass.tokens(), out) : QuantizedView();

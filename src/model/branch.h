@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/attention/attention.h"
+#include "kernels/elementwise/elementwise.h"
 #include "model/batch_invariance.h"
 #include "model/fp8_linear.h"
 #include "model/linear.h"
@@ -113,6 +114,7 @@ struct BranchSizes {
   std::int64_t in_ranks = 0, out_ranks = 0;
   bool in_maximum = false, out_maximum = false;  ///< LinearWeights::x_amax_1
   std::int64_t in_gradient_maxima = 0;           ///< of the first's dy_amax_P
+  bool out_gradient_maximum = false;             ///< of the last's
   bool in_gradient_codes = false;                ///< no rows of it, where B and W are one
 };
 
@@ -161,17 +163,27 @@ struct BranchActivations {
   }
 };
 
+/// The gradient of the residual stream, as a norm's backward writes it.
+struct StreamGradient {
+  TensorView ds_TC;
+  TensorView amax_1 = {};  ///< its largest magnitude, for a product that reads it
+};
+
 /// What B leaves for W. Those of width C have room for all tokens; W gathers n.
 struct BranchGradients {
   TensorView dy_TC;    ///< of the residual stream behind the branch
   TensorView dout_TC;  ///< of f(n), where y is its norm; else not given, as it is dy
   TensorView din_TX;
-  TensorView n_TC;  ///< its gradient before that
-  TensorView din_amax_P;
-  TensorView in_du_TR, out_du_TR;  ///< of adapters (AdapterRows)
-  NormGradients norm, post_norm;   ///< given where B and W are apart
+  TensorView n_TC;                     ///< its gradient before that
+  TensorView din_amax_P, dout_amax_1;  ///< dout_amax: of last_product()
+  TensorView in_du_TR, out_du_TR;      ///< of adapters (AdapterRows)
+  NormGradients norm, post_norm;       ///< given where B and W are apart
 
   [[nodiscard]] const TensorView& last_product() const { return dout_TC.given() ? dout_TC : dy_TC; }
+  /// dy, for what makes it.
+  [[nodiscard]] StreamGradient stream() const {
+    return {dy_TC, dout_TC.given() ? TensorView() : dout_amax_1};
+  }
 
   /// `own(size, gradient)` of each that has memory of its own, `exchanged(size, gradient,
   /// activation...)` of each that takes that of an activation, for the same of every `acts`.
@@ -183,6 +195,7 @@ struct BranchGradients {
     if (sizes.out_ranks > 0) own(shape.wide(sizes.out_ranks), of.out_du_TR);
     if (sizes.in_gradient_maxima > 0)
       own(LayerShape::maxima_of(sizes.in_gradient_maxima), of.din_amax_P);
+    if (sizes.out_gradient_maximum) own(LayerShape::maxima_of(1), of.dout_amax_1);
     const TensorSize n = shape.wide(shape.hidden);
     if (shape.exchanges())
       exchanged(in, of.din_TX, acts.in_TX...);
@@ -221,8 +234,6 @@ void row_parallel_forward(const LayerPass& pass, TensorView y_TC, const ProductI
 /// where the product is no such one.
 TensorView cleared_maxima(const LayerPass& pass, const LinearWeights& product,
                           const TensorView& amax_P);
-/// Of what a product reads, where it is kept and no op that makes that leaves it.
-void find_maximum(const LayerPass& pass, ConstTensorView x_TN, const LinearWeights& weights);
 
 inline LinearGradients with_maxima(LinearGradients gradients, const TensorView& x_amax_1,
                                    const TensorView& dy_amax_P = {}) {
@@ -251,7 +262,7 @@ struct BranchBackward {
   [[nodiscard]] LinearGradients gradients_of_out() const {
     return with_maxima(
         gradients_of(sink, params.out, with_gradient(acts.out_adapter, left.out_du_TR)),
-        acts.out_amax_1);
+        acts.out_amax_1, left.dout_amax_1);
   }
   /// From dy to the gradient of the last product, which is then gathered.
   [[nodiscard]] Pending start(const BranchWeights& weights) const {
@@ -261,6 +272,7 @@ struct BranchBackward {
                       norm_gradients(pass.context, sink, params.post_norm, left.post_norm));
       args.dx_TC = pass.tensor.residual_rows(left.dout_TC);
       args.dy_TC = pass.tensor.residual_rows(left.dy_TC);
+      args.amax_1 = cleared_maxima(pass, weights.out, left.dout_amax_1);
       norm_backward(pass.context, args);
     }
     return pass.tensor.start_all_gather(left.last_product());
@@ -302,10 +314,12 @@ struct BranchBackward {
         });
   }
   /// From n's gradient, which gives way to n, to that of s.
-  void norm(const BranchWeights& weights, TensorView ds_TC) const {
+  void norm(const BranchWeights& weights, const StreamGradient& ds) const {
     NormBackward args = backward_of(pass.config.norm, weights.norm, acts.norm,
                                     norm_gradients(pass.context, sink, params.norm, left.norm));
-    args.dx_TC = pass.tensor.residual_rows(ds_TC);
+    args.dx_TC = pass.tensor.residual_rows(ds.ds_TC);
+    args.amax_1 = ds.amax_1;
+    if (ds.amax_1.given()) clear(pass.context, ds.amax_1);
     args.y_TC = pass.tensor.residual_rows(left.n_TC);
     args.dy_TC = args.y_TC;
     args.dresidual_TC = pass.tensor.residual_rows(left.dy_TC);
@@ -313,9 +327,10 @@ struct BranchBackward {
   }
   /// in_input, norm and in_weight, where no rank has another part of n's gradient. `din`: where
   /// what makes it has left codes in place of rows.
-  void in_both(const BranchWeights& weights, TensorView ds_TC, const BothOrders& din = {}) const {
+  void in_both(const BranchWeights& weights, const StreamGradient& ds,
+               const BothOrders& din = {}) const {
     const auto n = [&]() -> ConstTensorView {
-      norm(weights, ds_TC);
+      norm(weights, ds);
       return left.n_TC;
     };
     if (din.given())

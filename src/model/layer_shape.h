@@ -75,7 +75,9 @@ struct LayerShape {
   /// recomputation layers share those: there is nothing to exchange.
   [[nodiscard]] bool exchanges() const { return split && recompute != Recompute::kFull; }
   /// The same for a tensor of all tokens and one of residual rows.
-  [[nodiscard]] bool exchanges_residual() const { return exchanges() && residual_tokens == tokens; }
+  [[nodiscard]] bool exchanges_residual() const { return exchanges() && has_all_rows(); }
+  /// The residual stream.
+  [[nodiscard]] bool has_all_rows() const { return residual_tokens == tokens; }
 };
 
 /// What buffers that the layers of a model share are laid out for.

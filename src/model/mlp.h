@@ -16,6 +16,7 @@ inline BranchSizes mlp_sizes(const LayerShape& shape) {
           maxima && shape.config.norm_before(),
           maxima,
           maxima ? shape.config.mlp.up_size() / shape.config.mlp.ffn : 0,
+          maxima && shape.has_all_rows(),
           shape.mlp_gradient_codes && !shape.split};
 }
 

@@ -240,14 +240,14 @@ const BlockGradients& Stage::gradients_in_turns(std::int64_t layer) const {
   return buffers_.gradients[static_cast<std::size_t>((layer + 2) % 2)];
 }
 
-TensorView Stage::dy_of(int chunk, int micro_batch, std::int64_t layer) {
+StreamGradient Stage::dy_of(int chunk, int micro_batch, std::int64_t layer) {
   if (kept_of(chunk, micro_batch, std::max<std::int64_t>(layer, 0)) == nullptr)
-    return gradients_in_turns(layer).mlp.dy_TC;
-  if (layer >= 0) return kept_of(chunk, micro_batch, layer)->gradients.mlp.dy_TC;
+    return gradients_in_turns(layer).mlp.stream();
+  if (layer >= 0) return kept_of(chunk, micro_batch, layer)->gradients.mlp.stream();
   const std::int32_t entry =
       entry_of(chunks_[static_cast<std::size_t>(chunk)].embedding_gradients, micro_batch);
-  return entry < 0 ? buffers_.input_gradient_TC
-                   : buffers_.embedding_gradients_TC[static_cast<std::size_t>(entry)];
+  return {entry < 0 ? buffers_.input_gradient_TC
+                    : buffers_.embedding_gradients_TC[static_cast<std::size_t>(entry)]};
 }
 
 LayerShape Stage::shape_of(int chunk, std::int64_t layer) const {
@@ -415,15 +415,18 @@ void Stage::backward_head(WeightReader& weights, int chunk, int micro_batch) {
   NormBackward norm =
       backward_of(config_.norm, weights_of(lease, params.final_norm), ends.final_norm,
                   norm_gradients(context_, sink, params.final_norm, ends.final_norm_gradients));
-  norm.dx_TC = tensor.residual_rows(dy_of(chunk, micro_batch, last));
+  const StreamGradient dy = dy_of(chunk, micro_batch, last);
+  norm.dx_TC = tensor.residual_rows(dy.ds_TC);
   norm.dy_TC = tensor.residual_rows(ends.final_n_TC);
+  norm.amax_1 = dy.amax_1;
+  if (dy.amax_1.given()) clear(context_, dy.amax_1);
   norm_backward(context_, norm);
 }
 
 void Stage::backward_embedding(int chunk, int micro_batch) {
   const ChunkParams& params = params_of(chunk);
   const MicroBatch& batch = micro_batches_[static_cast<std::size_t>(micro_batch)];
-  const TensorView d = dy_of(chunk, micro_batch, -1);
+  const TensorView d = dy_of(chunk, micro_batch, -1).ds_TC;
   Gradients& sink = store_.gradients();
   sink.open(context_, params_.block_of(params.embedding));
   if (const float factor = embedding_scale(config_, store_.compute()); factor != 1)
@@ -442,9 +445,11 @@ void Stage::begin_backward(WeightReader& weights, int chunk, int micro_batch) {
   if (first_trained(chunk) == params.range.layers) return;
   if (params.range.head) return backward_head(weights, chunk, micro_batch);
   const TensorView received = ends_of(chunk, micro_batch).gradient_SC;
-  const TensorView dy =
-      axes_.tensor.residual_rows(dy_of(chunk, micro_batch, params.range.layers - 1));
-  copy_bytes(context_, dy.data, received.data, received.bytes());
+  const StreamGradient dy = dy_of(chunk, micro_batch, params.range.layers - 1);
+  copy_bytes(context_, axes_.tensor.residual_rows(dy.ds_TC).data, received.data, received.bytes());
+  if (!dy.amax_1.given()) return;
+  clear(context_, dy.amax_1);
+  leave_quantized(context_, {{}, dy.amax_1}, dy.ds_TC);
 }
 
 /// B of one layer, after recomputing what it needs unless R has; W too where both are one action.
@@ -454,7 +459,7 @@ void Stage::backward_layer(const ModelPass& pass, WeightReader& reader, int chun
   const BlockParams& params = chunk_params.blocks[static_cast<std::size_t>(layer)];
   const BlockActivations acts = own_acts(chunk, micro_batch, layer);
   const BlockGradients gradients = gradients_of_b(chunk, micro_batch, layer);
-  const TensorView ds1_TC = dy_of(chunk, micro_batch, layer - 1);
+  const StreamGradient ds1 = dy_of(chunk, micro_batch, layer - 1);
   const ParamStore::Lease lease = reader.next();
   const BlockWeights weights = with_kept(weights_of(lease, params), acts, &gradients);
   const LayerPass layer_pass = pass.layer(chunk_params.range.first_layer + layer);
@@ -466,9 +471,9 @@ void Stage::backward_layer(const ModelPass& pass, WeightReader& reader, int chun
   const BlockBackwardArgs args{acts, gradients, sink, params};
   if (halves == BackwardHalves::kBoth) {
     sink.open(context_, block_of_layer(chunk_params, layer));
-    block_backward(layer_pass, weights, args, buffers_.backward, ds1_TC);
+    block_backward(layer_pass, weights, args, buffers_.backward, ds1);
   } else {
-    block_backward_input(layer_pass, weights, args, buffers_.backward, ds1_TC);
+    block_backward_input(layer_pass, weights, args, buffers_.backward, ds1);
     // What W needs takes the place of what nobody needs any more; its memory serves the next B.
     exchange(layer_shape_, acts_of(chunk, micro_batch, layer), buffers_.spare);
     // So does what R has left where the next R writes.
@@ -486,8 +491,8 @@ void Stage::send_gradient(int chunk, int micro_batch) {
   ends.recomputed = false;
   if (params_of(chunk).range.embedding || first_trained(chunk) > 0) return;
   const TensorView sent = ends.gradient_SC;
-  copy_bytes(context_, sent.data, axes_.tensor.residual_rows(dy_of(chunk, micro_batch, -1)).data,
-             sent.bytes());
+  copy_bytes(context_, sent.data,
+             axes_.tensor.residual_rows(dy_of(chunk, micro_batch, -1).ds_TC).data, sent.bytes());
 }
 
 void Stage::weight_layer(const ModelPass& pass, int chunk, int micro_batch, std::int64_t layer) {

@@ -195,7 +195,7 @@ class Stage final : public StageProgram {
   [[nodiscard]] Kept* kept_of(int chunk, int micro_batch, std::int64_t layer);
   [[nodiscard]] BlockActivations& recomputed_of(int chunk, int micro_batch, std::int64_t layer);
   /// Where the residual gradient behind a layer lies; -1: before the first.
-  [[nodiscard]] TensorView dy_of(int chunk, int micro_batch, std::int64_t layer);
+  [[nodiscard]] StreamGradient dy_of(int chunk, int micro_batch, std::int64_t layer);
   /// What BW takes for a layer.
   [[nodiscard]] const BlockGradients& gradients_in_turns(std::int64_t layer) const;
   /// Where B of a layer puts what W needs, and where W finds it.

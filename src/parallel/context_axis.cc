@@ -1,5 +1,7 @@
 #include "parallel/context_axis.h"
 
+#include <utility>
+
 #include "kernels/elementwise/elementwise.h"
 #include "tensor/transfer.h"
 
@@ -117,13 +119,15 @@ ContextAxis::Buffers ContextAxis::lay_out(ArenaCursor& arena, const ContextShape
 
 void ContextAxis::forward(Context& context, const Buffers& buffers, AttentionForward args,
                           ConstTensorView sink_H) {
-  if (rank_.extent > 1 && method_ == ContextMethod::kUlysses)
-    return forward_heads(context, buffers, args, sink_H);
-  if (rank_.extent == 1)
-    attention_forward(context, args);
-  else
-    forward_blocks(context, buffers, args);
-  if (sink_H.given()) attention_sinks(context, args.o, args.lse_TH, sink_H);
+  if (rank_.extent == 1 && !sink_H.given()) return attention_forward(context, args);
+  const QuantizedOutput quantized = std::exchange(args.quantized, {});
+  if (rank_.extent > 1 && method_ == ContextMethod::kUlysses) {
+    forward_heads(context, buffers, args, sink_H);
+  } else {
+    rank_.extent == 1 ? attention_forward(context, args) : forward_blocks(context, buffers, args);
+    if (sink_H.given()) attention_sinks(context, args.o, args.lse_TH, sink_H);
+  }
+  leave_quantized(context, quantized, args.o);
 }
 
 void ContextAxis::backward(Context& context, const Buffers& buffers, AttentionBackward args,

@@ -34,7 +34,7 @@ const std::map<std::string_view, int> kLevels = {
 /// Ops built on another op, as their headers say; the language of kernels is simt_host's where nvcc
 /// does not compile.
 const std::map<std::string_view, std::set<std::string_view>> kOpsOfOps = {
-    {"attention", {"gemm"}},
+    {"attention", {"gemm", "quantize"}},
     {"common", {"simt_host"}},
     {"cross_entropy", {"gemm"}},
     {"expert_rows", {"glu"}},
@@ -43,6 +43,7 @@ const std::map<std::string_view, std::set<std::string_view>> kOpsOfOps = {
     {"grouped_gemm", {"gemm", "quantize"}},
     {"norm", {"quantize"}},
     {"quantize", {"elementwise"}},
+    {"rope", {"quantize"}},
     {"simt_host", {"attention"}}};
 /// It lists every op's table.
 constexpr std::string_view kListOfOps = "kernels/common/gpu_kernels_cuda.cc";

@@ -174,6 +174,29 @@ TEST_P(AttentionHopper, a_query_has_the_same_bits_whatever_queries_stand_around_
       GetParam(), problem_of({1, 2, 1, 64}, {{0, 330}}, {{0, 330}}), {77, 161});
 }
 
+/// Heads that are whole blocks, and others whose codes a pass of its own makes; tiles of one head
+/// and of several, parts of tiles, queries without keys.
+TEST_P(AttentionHopper, what_is_left_for_a_product_are_the_bits_of_a_pass_of_its_own) {
+  const Way one{&wgmma_attention, 1};
+  for (const Sizes& sizes : {Sizes{2, 2, 1, 128},
+                             {1, 8, 1, 128},
+                             {1, 2, 2, 256},
+                             {1, 4, 1, 192, 128},
+                             {1, 2, 1, 200, 128},
+                             {1, 2, 1, 192, 136},
+                             {2, 4, 2, 64}}) {
+    Problem problem = problem_of(sizes, {{0, 70}, {200, 41}}, {{20, 60}, {190, 60}});
+    problem.set_documents(45);
+    problem.c.window = 40;
+    const std::string what = "D" + std::to_string(sizes.head_dim) + " Dv" +
+                             std::to_string(sizes.value_dim()) + " H" + std::to_string(sizes.heads);
+    expect_left_of_o(GetParam(), problem, Left::kCodesAndMaximum, what, one);
+    problem.qkv_kv.set(3 * problem.qkv_kv.shape()[1] + 16 + sizes.kv_heads * sizes.head_dim,
+                       std::nan(""));
+    expect_left_of_o(GetParam(), problem, Left::kCodesAndMaximum, what + " with a NaN", one);
+  }
+}
+
 TEST_P(AttentionHopper, serves_what_tma_takes_and_leaves_the_rest) {
   const Problem aligned = problem_of({1, 1, 1, 64}, {{0, 130}}, {{0, 130}});
   EXPECT_EQ(bits_of(run_forward(GetParam(), 1, aligned)), bits_of(run(GetParam(), aligned)));

@@ -110,6 +110,43 @@ Output run_forward(Isa isa, int threads, const Problem& problem, const Way& way)
   return out;
 }
 
+void expect_left_of_o(Isa isa, const Problem& problem, Left left, const std::string& what,
+                      const Way& way) {
+  Context context = test_context(isa, 2);
+  if (way.backend != nullptr) context.set_attention_backend(*way.backend);
+  if (way.multiprocessors > 0) context.set_multiprocessors(way.multiprocessors);
+  const AttentionCase& c = problem.c;
+  const Shape shape{problem.q_rows(), c.heads * c.value_dim};
+  const auto memory = [&](DType type, const Shape& of) {
+    TestTensor tensor(type, of, problem.aligned() ? 0 : TestTensor::kOffsetByEnvironment);
+    for (std::int64_t i = 0; i < of.count(); ++i) tensor.set(i, 0x55);  // what stays is seen
+    return tensor;
+  };
+  TestTensor o = memory(problem.dtype(), shape), plain_o = o;
+  TestTensor lse(DType::kF32, {problem.q_rows(), c.heads});
+  AttentionForward args{values(o, c, c.heads), lse,         problem.q(),
+                        problem.k(),           problem.v(), problem.mask(),
+                        problem.scale()};
+  const ScaleDim rows(shape[0], 1), columns(shape[1], 128);
+  const Shape of_codes = codes_shape(rows, columns, true), of_scales = scales_shape(rows, columns);
+  TestTensor codes = memory(DType::kF8E4M3, of_codes), scales = memory(DType::kF32, of_scales);
+  TestTensor separate = codes, of = scales;
+  TestTensor amax(DType::kI32, {1}), most(DType::kI32, {1, 1});
+  if (left == Left::kCodesAndMaximum) args.quantized.codes = {codes, scales, rows, columns, true};
+  args.quantized.amax_P = amax;
+  attention_forward(context, args);
+  args.o = values(plain_o, c, c.heads);
+  args.quantized = {};
+  attention_forward(context, args);
+  EXPECT_EQ(o.bits(), plain_o.bits()) << what;
+  absolute_max(context, most, o, rows.with_block(0), columns.with_block(0));
+  EXPECT_EQ(amax.bits(), most.bits()) << what;
+  if (left == Left::kMaximum) return;
+  quantize(context, {{separate, of, rows, columns, true}, o});
+  EXPECT_EQ(codes.bits(), separate.bits()) << what;
+  EXPECT_EQ(scales.bits(), of.bits()) << what;
+}
+
 std::vector<double> o_values(const Problem& problem, const Output& out) {
   return packed(values(out.o, problem.c, problem.c.heads));
 }

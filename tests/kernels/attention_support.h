@@ -115,6 +115,11 @@ void expect_equal_to_reference(Isa isa, int threads, const Problem& problem,
 /// The backward pass alone.
 void expect_gradients_of_reference(Isa isa, int threads, const Problem& problem,
                                    const std::string& what, const Way& way = {});
+/// What the forward pass leaves of o for a product are the bits of passes of their own, and o's are
+/// those without: codes where `codes` says so, and the largest magnitude.
+enum class Left : std::uint8_t { kMaximum, kCodesAndMaximum };
+void expect_left_of_o(Isa isa, const Problem& problem, Left left, const std::string& what,
+                      const Way& way = {});
 /// The forward pass alone.
 void expect_output_of_reference(const Problem& problem, const Output& out, const std::string& what);
 

@@ -35,6 +35,19 @@ TEST_P(Attention, two_queries_by_hand) {
   expect_close(lse.values(), {7, std::log(4.0)}, {1e-6}, "lse");
 }
 
+TEST_P(Attention, what_is_left_for_a_product_are_the_bits_of_a_pass_of_its_own) {
+  const Problem problem(DType::kBF16, {2, 3, 1, 16, 8}, {{0, 9}}, {{2, 5}});
+  expect_left_of_o(GetParam(), problem, Left::kCodesAndMaximum, "bf16");
+  const Problem wide(DType::kF32, {1, 2, 1, 16}, {{0, 9}}, {{0, 9}});
+  expect_left_of_o(GetParam(), wide, Left::kMaximum, "f32");
+  Context context = test_context(GetParam());
+  TestTensor o(DType::kBF16, {18, 25}), lse(DType::kF32, {18, 3}), amax(DType::kI32, {1});
+  AttentionForward args{values(o, problem.c, 3), lse, problem.q(), problem.k(), problem.v(),
+                        problem.mask(),          1.0F};
+  args.quantized.amax_P = amax;
+  expect_refused([&] { attention_forward(context, args); }, "columns that are no head's");
+}
+
 TEST_P(Attention, a_document_sees_nothing_of_the_one_before) {
   Problem problem(DType::kF32, {1, 1, 1, 8}, {{0, 80}}, {{0, 80}});
   problem.set_documents(50);

@@ -412,6 +412,34 @@ TEST_P(Norm, what_is_left_for_a_product_are_the_bits_of_a_pass_of_its_own) {
   EXPECT_EQ(amax.bits(), most.bits());
 }
 
+TEST_P(Norm, what_backward_leaves_for_a_product_are_the_bits_of_a_pass_of_its_own) {
+  Context context = test_context(GetParam(), 2);
+  const auto expect_maximum = [&](NormOp op, DType type, std::int64_t channels, int offset) {
+    Operands x(op, type, 5, channels, offset);
+    x.dy = TestTensor::random(type, {5, channels}, 5, 1, offset);
+    x.dx = TestTensor(type, {5, channels}, offset);
+    norm_forward(context, x.forward());
+    Operands plain = x;
+    norm_backward(context, plain.backward());
+    TestTensor amax(DType::kI32, {1}), most(DType::kI32, {1, 1});
+    NormBackward args = x.backward();
+    args.amax_1 = amax;
+    norm_backward(context, args);
+    absolute_max(context, most, x.dx, ScaleDim(5, 0), ScaleDim(channels, 0));
+    EXPECT_EQ(amax.bits(), most.bits()) << channels;
+    EXPECT_EQ(x.dx.bits(), plain.dx.bits()) << channels;
+    EXPECT_EQ(x.dweight.bits(), plain.dweight.bits()) << channels;
+  };
+  for (const NormOp op : {NormOp::kRms, NormOp::kLayer}) {
+    for (const DType type : {DType::kBF16, DType::kF32}) {
+      for (const std::int64_t channels : {40, 520, 2048, 8320}) {
+        for (const int offset : {TestTensor::kOffsetByEnvironment, 0})
+          expect_maximum(op, type, channels, offset);
+      }
+    }
+  }
+}
+
 TEST_P(Norm, two_runs_give_the_same_bits_and_a_token_does_not_depend_on_its_neighbours) {
   Context context = test_context(GetParam(), 3);
   Operands x(NormOp::kLayer, DType::kF32, 1300, 40), again(NormOp::kLayer, DType::kF32, 1300, 40);

@@ -1,7 +1,10 @@
 #include "kernels/rope/rope.h"
 
+#include <cmath>
 #include <numeric>
 
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/quantize/quantize.h"
 #include "kernels/rope_reference.h"
 #include "kernels/support/op_test.h"
 #include "kernels/support/rotation.h"
@@ -318,6 +321,126 @@ TEST_P(Rope, in_place_gives_the_same_bits) {
     rope_backward(context, back);
     EXPECT_EQ(same.dense(same.dout), norm.dense(norm.din));
     EXPECT_EQ(same.dweight.bits(), norm.dweight.bits());
+  }
+}
+
+/// Rounded by the op, and with the largest magnitude of what it makes.
+TEST_P(Rope, sums_give_the_bits_that_they_give_once_rounded) {
+  Context context = test_context(GetParam(), 2);
+  for (const Margins margins : {kOdd, kAligned}) {
+    for (const Norm norm : {Norm::kNone, Norm::kHeads}) {
+      for (const HeadSize size :
+           {HeadSize{128}, HeadSize{64, 48}, HeadSize{64, 0}, HeadSize{34, 16}, HeadSize{256}}) {
+        Operands x(norm, DType::kBF16, 9, 5, size, margins);
+        rope_forward(context, x.forward());
+        TestTensor sums = TestTensor::random(DType::kF32, x.dout.shape(), 7, 3);
+        cast(context, x.dout, sums);
+        Operands of_sums = x;
+        rope_backward(context, x.backward());
+        TestTensor most(DType::kI32, {1, 1}), amax(DType::kI32, {1});
+        absolute_max(context, most, x.din, ScaleDim(9, 0), ScaleDim(x.din.shape()[1], 0));
+        RopeBackward args = of_sums.backward();
+        args.dout = of_sums.view(std::as_const(sums));
+        args.amax_1 = amax;
+        rope_backward(context, args);
+        EXPECT_EQ(of_sums.din.bits(), x.din.bits()) << size.dim;
+        EXPECT_EQ(of_sums.dweight.bits(), x.dweight.bits()) << size.dim;
+        EXPECT_EQ(amax.bits(), most.bits()) << size.dim;
+        args = x.backward();
+        args.amax_1 = amax;
+        amax.set(0, 0);
+        rope_backward(context, args);
+        EXPECT_EQ(amax.bits(), most.bits()) << size.dim;
+      }
+    }
+  }
+}
+
+/// A projection's gradient: q's, k's and v's columns.
+struct Projection {
+  std::int64_t tokens, heads, kv_heads, head_dim, rotated, value_dim;
+  [[nodiscard]] std::int64_t q() const { return heads * head_dim; }
+  [[nodiscard]] std::int64_t k() const { return kv_heads * head_dim; }
+  [[nodiscard]] std::int64_t v() const { return kv_heads * value_dim; }
+  [[nodiscard]] std::int64_t columns() const { return q() + k() + v(); }
+};
+
+/// Codes and scales of it in both orders, in memory whose bytes are all the same.
+struct BothCodes {
+  ScaleDim columns, tokens;
+  TestTensor along, along_scales, across, across_scales;
+
+  static ScaleDim columns_of(const Projection& of) {
+    ScaleDim dim;
+    dim.block = 128;
+    for (const std::int64_t size : {of.q(), of.k(), of.v()}) dim.add({size});
+    return dim;
+  }
+  static TestTensor filled(DType type, const Shape& shape) {
+    TestTensor tensor(type, shape, 0);
+    for (std::int64_t i = 0; i < shape.count(); ++i) tensor.set(i, 3);
+    return tensor;
+  }
+  BothCodes(const Projection& of, DType format)
+      : columns(columns_of(of)),
+        tokens(of.tokens, 128),
+        along(filled(format, codes_shape(tokens.with_block(1), columns, true))),
+        along_scales(filled(DType::kF32, scales_shape(tokens.with_block(1), columns))),
+        across(filled(format, codes_shape(columns.with_block(1), tokens, true))),
+        across_scales(filled(DType::kF32, scales_shape(columns.with_block(1), tokens))) {}
+  QuantizedView of_rows() { return {along, along_scales, tokens.with_block(1), columns, true}; }
+  QuantizedView of_columns() {
+    return {across, across_scales, columns.with_block(1), tokens, true};
+  }
+  std::string bits() const {
+    return along.bits() + along_scales.bits() + across.bits() + across_scales.bits();
+  }
+};
+
+void expect_codes(Context& context, const Projection& of, DType type, DType format) {
+  TestTensor dout = TestTensor::random(type, {of.tokens, of.columns()}, 11, 2, 0);
+  dout.set(5, INFINITY);
+  dout.set(of.columns() - 1, std::nan(""));
+  TestTensor positions(DType::kI32, {of.tokens});
+  for (std::int64_t t = 0; t < of.tokens; ++t)
+    positions.set(t, static_cast<double>(t * 7 % kPositions));
+  const std::vector<double> values = angles(of.rotated).values();
+  TestTensor q_table(DType::kF32, {kPositions, of.rotated}, 0), k_table = q_table;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    k_table.set(static_cast<std::int64_t>(i), values[i]);
+    q_table.set(static_cast<std::int64_t>(i), 2 * values[i]);
+  }
+  BothCodes made(of, format), wanted(of, format);
+  rope_backward_codes(
+      context, {made.of_rows(), made.of_columns(), dout, positions, q_table, k_table, of.head_dim});
+
+  TestTensor stored(DType::kBF16, dout.shape(), 0);
+  cast(context, stored, dout);
+  const auto rotate = [&](std::int64_t column, std::int64_t heads, const TestTensor& table) {
+    RopeBackward args;
+    args.din = heads_of(stored.view(), column, heads, of.head_dim);
+    args.dout = args.din;
+    args.positions_T = positions;
+    args.cos_sin_PR = table;
+    rope_backward(context, args);
+  };
+  rotate(0, of.heads, q_table);
+  rotate(of.q(), of.kv_heads, k_table);
+  quantize_both(context, {wanted.of_rows(), wanted.of_columns(), stored});
+  EXPECT_EQ(made.bits(), wanted.bits()) << "D" << of.head_dim << " T" << of.tokens;
+}
+
+TEST_P(Rope, codes_are_those_of_the_gradient_that_nobody_stores) {
+  Context context = test_context(GetParam(), 2);
+  for (const Projection& of :
+       {Projection{1, 3, 1, 128, 128, 128}, Projection{130, 2, 1, 128, 128, 128},
+        Projection{129, 3, 3, 64, 64, 64}, Projection{70, 5, 1, 96, 32, 96},
+        Projection{300, 1, 1, 256, 256, 256}, Projection{40, 3, 2, 80, 80, 40},
+        Projection{9, 2, 1, 192, 64, 128}}) {
+    for (const DType type : {DType::kBF16, DType::kF32}) {
+      for (const DType format : {DType::kF8E4M3, DType::kF8E5M2})
+        expect_codes(context, of, type, format);
+    }
   }
 }
 
