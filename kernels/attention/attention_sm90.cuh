@@ -126,11 +126,6 @@ __device__ __forceinline__ void issue_weighted_rows(float (&d)[kCount],
 
 // ---- warpgroups and barriers ----
 
-/// Of the calling thread; the compiler learns that a warp has one.
-__device__ __forceinline__ int warpgroup() {
-  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-}
-
 /// One warp is through with a stage; lanes may have read it by themselves.
 __device__ __forceinline__ void release(std::uint64_t* empty) {
   __syncwarp();

@@ -4,6 +4,7 @@
 // that it finds a fresh ring free.
 
 #include "kernels/common/cuda.cuh"
+#include "kernels/common/reduce.cuh"
 
 namespace trireme::cuda {
 
@@ -19,5 +20,10 @@ struct Ring {
     }
   }
 };
+
+/// Of the calling thread; the compiler learns that a warp has one.
+__device__ __forceinline__ int warpgroup() {
+  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 128, 0);
+}
 
 }  // namespace trireme::cuda
