@@ -425,8 +425,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const int consumer = group - 1;
   Ring<T::kStages> ring;
   int buffer = 0;
-  OwnMaxima<E> maxima;
-  const auto& ending = maxima.noting(epilogue);
+  const OwnMaxima<E> own{epilogue};
   Fp8Tiles<T> tiles(p);
   for (Fp8TileAt at; tiles.take(at);) {
     float sums[T::kWaves][64];
@@ -440,12 +439,12 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     for (int wave = 0; wave < T::kWaves; ++wave) {
       const TileOrigin origin{at.row + wave_row<T>(consumer, wave), at.columns.begin};
       if (origin.row >= p.m) continue;
-      finish_sums<kFp8Columns<E>>({s.out[consumer], p.out, consumer, buffer}, p.by_tma, ending,
-                                  {direct.outputs, at.columns.end, direct.pairs}, sums[wave],
-                                  origin, {p.m, at.columns.end});
+      finish_sums<kFp8Columns<E>>({s.out[consumer], p.out, consumer, buffer}, p.by_tma,
+                                  own.epilogue, {direct.outputs, at.columns.end, direct.pairs},
+                                  sums[wave], origin, {p.m, at.columns.end});
     }
   }
-  maxima.leave(epilogue);
+  own.leave();
   if (threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
   leave_cluster<T>();
 }
