@@ -102,7 +102,7 @@ struct Fp8StepCycles {
 template <Fp8Sums kSums>
 inline constexpr Fp8StepCycles kFp8StepCycles =
     kSums == Fp8Sums::kByTile     ? Fp8StepCycles{1110, 900}
-    : kSums == Fp8Sums::kByColumn ? Fp8StepCycles{2010, 1230}
+    : kSums == Fp8Sums::kByColumn ? Fp8StepCycles{2030, 1230}
                                   : Fp8StepCycles{1150, 770};
 
 /// How often a multiprocessor takes a tile.

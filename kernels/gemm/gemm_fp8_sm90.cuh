@@ -291,7 +291,7 @@ __device__ __forceinline__ WaveScales read_rows(const typename T::Smem& s, int s
 template <class T>
 struct LaneScales {
   static constexpr int kPairs = T::kSums == Fp8Sums::kByColumn ? 16 : 0;
-  static constexpr int kKept = kPairs == 0 || T::kWaves == 1 ? kPairs : 13;
+  static constexpr int kKept = kPairs == 0 || T::kWaves == 1 ? kPairs : 12;
   const float* at;
   Vector<float, 2> kept[kKept == 0 ? 1 : kKept];
 
@@ -323,7 +323,8 @@ __device__ __forceinline__ void add_scaled(float (&sums)[64], const float (&prod
   }
 }
 
-/// Scales are read while the tensor cores work.
+/// Scales are read while the tensor cores work. Waves of the warpgroups take turns: two that began
+/// together would end together, and leave the tensor cores idle while both add.
 template <class T, Fp8 kA, Fp8 kB, bool kDual>
 __device__ __forceinline__ void multiply_scaled(float (&sums)[T::kWaves][64], typename T::Smem& s,
                                                 Ring<T::kStages>& ring, int consumer, int steps) {
@@ -332,6 +333,7 @@ __device__ __forceinline__ void multiply_scaled(float (&sums)[T::kWaves][64], ty
 #pragma unroll
     for (int e = 0; e < 64; ++e) sums[wave][e] = 0.0F;
   }
+  const Turns<T::kConsumers> turns{consumer};
   for (int step = 0; step < steps; ++step, ring.advance()) {
     ptx::mbarrier_wait(&s.full[ring.stage], ring.parity);
     LaneScales<T> columns;
@@ -340,9 +342,11 @@ __device__ __forceinline__ void multiply_scaled(float (&sums)[T::kWaves][64], ty
     for (int wave = 0; wave < T::kWaves; ++wave) {
       const int row = wave_row<T>(consumer, wave);
       float products[64];
+      turns.begin();
       ptx::wgmma_fence();
       issue_wave<T, kA, kB>(products, s, ring.stage, row, false);
       ptx::wgmma_commit();
+      turns.end();
       const WaveScales rows = read_rows<T, kDual>(s, ring.stage, row);
       if (wave == 0) columns.read(s, ring.stage);
       ptx::wgmma_wait<0>(products);
@@ -426,6 +430,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Ring<T::kStages> ring;
   int buffer = 0;
   const OwnMaxima<E> own{epilogue};
+  const Turns<T::kConsumers> turns{consumer};
+  if constexpr (T::kScaled) turns.open();
   Fp8Tiles<T> tiles(p);
   for (Fp8TileAt at; tiles.take(at);) {
     float sums[T::kWaves][64];
@@ -445,6 +451,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
   }
   own.leave();
+  if constexpr (T::kScaled) turns.close();
   if (threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
   leave_cluster<T>();
 }

@@ -40,7 +40,10 @@ __device__ __forceinline__ void run_fp8(typename T::Smem& s, const Codes& codes,
     return;
   }
   ptx::increase_registers<T::kConsumerRegisters>();
+  const Turns<T::kConsumers> turns{group - 1};
+  turns.open();
   consume(group - 1);
+  turns.close();
   if (threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
 }
 
