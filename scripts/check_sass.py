@@ -8,7 +8,8 @@ Reads the machine code for Hopper (sm_90a) in the objects of the CUDA build. Rul
 
   whole stores   a kernel made for several elements at once (a template's width above 1) stores none of fewer than 4 bytes
   fences         no fence of the whole GPU in a loop around tensor-core products
-  local memory   none in such a loop: what spills there costs more than it saves
+  local memory   none in a kernel with such products: what spills costs more than it saves, and nvcc once took an address of
+                 global memory for a local one
   registers      behind a warp that gives registers back, no instruction names one above those that it keeps
 
 and the table tests/golden/sass_sm90a.json: of each kernel with tensor-core products the instructions of its main loop and
@@ -195,11 +196,15 @@ def faults_of(kernel):
     faults = []
     if width_of(kernel) > 1 and kernel.count(SMALL_STORE) > 0:
         faults.append(f"{kernel.count(SMALL_STORE)} stores of less than 4 bytes in a kernel of width {width_of(kernel)}")
-    for span in kernel.main_loops():
+    spans = kernel.main_loops()
+    for span in spans:
         if kernel.count(FENCE, span):
             faults.append(f"{kernel.count(FENCE, span)} fences of the whole GPU in a main loop")
         if kernel.count(LOCAL, span):
             faults.append(f"{kernel.count(LOCAL, span)} accesses of local memory in a main loop")
+    outside = kernel.count(LOCAL) - sum(kernel.count(LOCAL, span) for span in spans)
+    if spans and outside:
+        faults.append(f"{outside} accesses of local memory outside of its main loops")
     kept = kernel.registers_kept()
     if kept and kept[1] >= kept[0]:
         faults.append(f"R{kept[1]} is named behind the instruction that keeps {kept[0]} registers")

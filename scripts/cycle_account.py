@@ -12,8 +12,8 @@ bytes of the operands, and a launch:
 
 T: operations of the tile's step over 4,096 (bf16) or 8,192 (fp8) a cycle; I: issue slots of one of the four schedulers,
 an instruction each and eight for a special function (exponentials go at a quarter of a warp's width a cycle and less).
-S, of attention's backward pass, which it bounds: bytes of shared memory over 128 a cycle, what products read there, what
-warps store and load, and what TMA brings and takes. Bytes beside: of kernels before and after.
+S, of attention's backward pass, which it bounds, and in the last table of our fp8 products: bytes of shared memory over 128 a cycle,
+what products read there, what warps store and load, and what TMA brings and takes. Bytes beside: of kernels before and after.
 Instructions are read from the tests/bench/results/*/main_loops.md (scripts/check_sass.py --scale), of a kernel from the newest. The
 five constants (overlap, tile, clock, bandwidth, launch) are fitted to published times of DeepGEMM (H800) and FlashAttention-3
 (H100); the error of a case is that of constants fitted to all others. Times that were measured otherwise are checked, not
@@ -258,18 +258,41 @@ def product_case(name, loop, m, n, k, tile_n):
                 2 * (m * k + n * k + m * n), 2 * m * n * k)
 
 
-def fp8_case(name, found, m, n, k):
-    """Ours of fp8 with scales of blocks: tiles of 256 x 128 by clusters of two, else of 128 x 128; a turn of 128 of k, of which
-    both warpgroups' instructions share a scheduler."""
-    kernel = "gemm_fp8_cuda_sm90.cu gemm_fp8_sm90_kernel"
-    columns = ceil(n, 128)
-    wide = 3 * ceil(ceil(m, 512) * columns, MULTIPROCESSORS // 2) <= 2 * ceil(ceil(m, 128) * columns, MULTIPROCESSORS)
-    # With scales inside the loop there are more instructions than where they are left to the end.
-    loop = max((loop for loop in found[kernel] if loop.products == (8 if wide else 4)), key=lambda loop: loop.instructions)
-    tiles = ceil(m, 512) * 2 * columns if wide else ceil(m, 128) * columns
-    height = 256 if wide else 128
-    return Case(f"{name} [{m}, {n}, {k}]", ceil(tiles, MULTIPROCESSORS), ceil(k, 128), height * 128 * 128 * 2 / FP8, loop.slots() * 2,
-                m * k + n * k + 4 * m * ceil(k, 128) + 2 * m * n, 2 * m * n * k)
+@dataclasses.dataclass
+class Fp8Tile:
+    """Of kernels/gemm/gemm_fp8_sm90.cuh: warpgroups, times 64 rows of each, blocks that share b, words of scales that a warp reads
+    for 128 of k; cycles of a turn by kFp8StepCycles, which decide."""
+
+    consumers: int
+    waves: int
+    cluster: int
+    words: int
+    cycles: int
+
+    def height(self):
+        return 64 * self.consumers * self.waves
+
+    def turns(self, m, n):
+        return ceil(ceil(m, self.height() * self.cluster) * ceil(n, 128), MULTIPROCESSORS // self.cluster)
+
+    def shared(self):
+        """A wave's products read 24 KiB; what TMA brings; a word a lane and cycle."""
+        return self.consumers * (192 * self.waves + 4 * self.words) + self.height() + 128
+
+
+FP8_TILES = {False: (Fp8Tile(3, 1, 2, 3, 1110), Fp8Tile(2, 1, 1, 3, 900)), True: (Fp8Tile(2, 2, 2, 44, 2030), Fp8Tile(2, 1, 1, 34, 1230))}
+
+
+def fp8_case(name, found, m, n, k, by_column=False, shared=False):
+    """Ours of fp8 with scales of blocks, of b's 128 columns or, for gradients of weights, of each; a turn of 128 of k, of which all
+    warpgroups' instructions share a scheduler. shared: with its shared memory, which the cases of others leave out."""
+    file, out = ("gemm_fp8_f32_cuda_sm90.cu", 8) if by_column else ("gemm_fp8_cuda_sm90.cu", 2)
+    tile = min(FP8_TILES[by_column], key=lambda tile: tile.turns(m, n) * tile.cycles)
+    loops = sorted((loop for loop in found[f"{file} gemm_fp8_sm90_kernel"] if loop.products == 4 * tile.waves), key=lambda loop: loop.instructions)
+    # The longest where each column has its scale, or else with these three: of few rows, of many, and of scales left to the end.
+    loop = loops[-1] if by_column or tile.consumers == 3 else loops[-2]
+    return Case(f"{name} [{m}, {n}, {k}]", tile.turns(m, n), ceil(k, 128), tile.height() * 128 * 128 * 2 / FP8, loop.slots() * tile.consumers,
+                m * k + n * k + 4 * m * ceil(k, 128) + out * m * n, 2 * m * n * k, shared=tile.shared() if shared else 0)
 
 
 # Of wgmma's rate on Hopper; kernels/README.md, "mma.sync".
@@ -321,6 +344,19 @@ def our_rows(found, constants):
     return rows
 
 
+# Rows and columns of the weights of a layer of Llama 3 8B; tokens.
+LAYER = {"q, k, v": (6144, 4096), "output": (4096, 4096), "gate, up": (28672, 4096), "down": (4096, 14336)}
+TOKENS = 16384
+
+
+def fp8_rows(found, constants):
+    """Cells of a table: TFLOP/s of our fp8 products in blocks, with their shared memory."""
+    for name, (n, k) in LAYER.items():
+        cases = (fp8_case(name, found, TOKENS, n, k, shared=True), fp8_case(name, found, TOKENS, k, n, shared=True),
+                 fp8_case(name, found, n, k, TOKENS, by_column=True, shared=True))
+        yield (f"{name} [{n}, {k}]", *(f"{case.tflops(constants):.0f}" for case in cases))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", action="store_true", help="print every published case")
@@ -337,6 +373,9 @@ def main():
           + ", ".join(f"{key} {value:.3g}" for key, value in constants.items()))
     print("| ours | TFLOP/s by the account | theirs, same shape | TFLOP/s by the account | ours / theirs |\n|---|---|---|---|---|")
     for row in our_rows(found, constants):
+        print("| " + " | ".join(row) + " |")
+    print("\n| our fp8 in blocks, 16,384 tokens | forward | input's gradient | weights' gradient |\n|---|---|---|---|")
+    for row in fp8_rows(found, constants):
         print("| " + " | ".join(row) + " |")
 
 

@@ -418,7 +418,7 @@ fi
 # What was never run on a GPU when this was written, in the order in which a failure is likely theirs.
 suspects_of() {
   case $1 in
-  kernels | aligned) echo "f32 results added by TMA (GemmOp, GemmQuantizedGpu: store_floats, gemm_sm90_stages.cuh); cuBLASLt's fp8 products (GemmQuantizedLibrary: gemm_fp8_cublaslt.cc); quantize_both (quantize_tile.cuh)" ;;
+  kernels | aligned) echo "fp8 products by three warpgroups (GemmQuantizedGpu, GroupedGemmQuantizedGpu: Fp8Tile, gemm_fp8_sm90.cuh); f32 results added by TMA (GemmOp, GemmQuantizedGpu: store_floats, gemm_sm90_stages.cuh); cuBLASLt's fp8 products (GemmQuantizedLibrary: gemm_fp8_cublaslt.cc); quantize_both (quantize_tile.cuh)" ;;
   cudnn) echo "the graph (attention_library.cc) where only numbers differ, the variant pack and by-value numbers (attention_cudnn.cc) where it refuses; libnvrtc.so.13 must be found" ;;
   train) echo "run.cuda_graph=off tells whether a recording is at fault, TRIREME_KERNEL_CHOICES whether a product is (README: kernel choices)" ;;
   ranks) echo "NCCL_DEBUG=INFO; ncclCommSplit with shared resources, then recording (run.cuda_graph=off), then the exchange of the rank order" ;;

@@ -13,7 +13,6 @@
 namespace trireme::cuda::attention {
 
 inline constexpr int kBlockColumns = 64;
-inline constexpr int kWarpgroup = 128;  ///< threads
 
 /// Elements from one block of 64 columns of a tile to the next.
 template <int kRows>
@@ -138,11 +137,6 @@ __device__ __forceinline__ void issue_weighted_rows(float (&d)[kCount],
 
 // ---- warpgroups and barriers ----
 
-/// Of the calling thread; the compiler learns that a warp has one.
-__device__ __forceinline__ int warpgroup() {
-  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-}
-
 /// One warp is through with a stage; lanes may have read it by themselves.
 __device__ __forceinline__ void release(std::uint64_t* empty) {
   __syncwarp();
@@ -153,27 +147,5 @@ __device__ __forceinline__ void release(std::uint64_t* empty) {
 __device__ __forceinline__ void sync_warpgroup(int consumer) {
   ptx::barrier_sync(1 + consumer, kWarpgroup);
 }
-
-/// Warpgroups issue their products in turn, so that the softmax of one runs under the products of
-/// another. The last one opens the first turn; after the last turn the first one closes.
-template <int kConsumers>
-struct Turns {
-  static constexpr int kFirst = 1 + kConsumers;  ///< named barriers from here on
-  int consumer;
-
-  __device__ __forceinline__ void open() const {
-    if (consumer == kConsumers - 1) ptx::barrier_arrive(kFirst, 2 * kWarpgroup);
-  }
-  __device__ __forceinline__ void begin() const {
-    ptx::barrier_sync(kFirst + consumer, 2 * kWarpgroup);
-  }
-  __device__ __forceinline__ void end() const {
-    const int next = consumer == kConsumers - 1 ? 0 : consumer + 1;
-    ptx::barrier_arrive(kFirst + next, 2 * kWarpgroup);
-  }
-  __device__ __forceinline__ void close() const {
-    if (consumer == 0) begin();
-  }
-};
 
 }  // namespace trireme::cuda::attention

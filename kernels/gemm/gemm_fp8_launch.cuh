@@ -95,21 +95,31 @@ void launch_fp8_tile(const GemmQuantizedGpuArgs& args, E epilogue) {
          p, epilogue, direct);
 }
 
+/// Cycles that a multiprocessor takes for 128 of k, by count (kernels/README.md, "fp8 by wgmma").
+struct Fp8StepCycles {
+  int large, narrow;
+};
+template <Fp8Sums kSums>
+inline constexpr Fp8StepCycles kFp8StepCycles =
+    kSums == Fp8Sums::kByTile     ? Fp8StepCycles{1110, 900}
+    : kSums == Fp8Sums::kByColumn ? Fp8StepCycles{2030, 1230}
+                                  : Fp8StepCycles{1150, 770};
+
 /// How often a multiprocessor takes a tile.
 template <class T, class E>
-std::int64_t waves_of(const GemmQuantizedGpuArgs& args) {
+std::int64_t turns_of(const GemmQuantizedGpuArgs& args) {
   const std::int64_t tiles =
       blocks_for(args.product.m, T::kM * T::kCluster) * ColumnTiles(args.b, E::kDual).count();
   return blocks_for(tiles, max(args.product.multiprocessors / T::kCluster, 1));
 }
 
-/// A wide tile takes the tensor cores two narrow ones' time, but those wait for L2: three to two.
 template <Fp8Sums kSums, Fp8 kA, Fp8 kB, class E>
 void launch_fp8(const GemmQuantizedGpuArgs& args, const E& epilogue) {
-  using Wide = WideFp8Tile<kSums>;
+  using Large = LargeFp8Tile<2, kSums>;
   using Narrow = NarrowFp8Tile<kSums>;
-  if (3 * waves_of<Wide, E>(args) <= 2 * waves_of<Narrow, E>(args))
-    return launch_fp8_tile<Wide, kA, kB>(args, epilogue);
+  constexpr Fp8StepCycles kCycles = kFp8StepCycles<kSums>;
+  if (turns_of<Large, E>(args) * kCycles.large <= turns_of<Narrow, E>(args) * kCycles.narrow)
+    return launch_fp8_tile<Large, kA, kB>(args, epilogue);
   launch_fp8_tile<Narrow, kA, kB>(args, epilogue);
 }
 

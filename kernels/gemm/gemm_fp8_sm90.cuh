@@ -1,10 +1,10 @@
 #pragma once
 // The fp8 main loop for Hopper. As that of bf16 (gemm_sm90.cuh) a producer thread brings tiles by
-// TMA and two warpgroups multiply them; two more warps of the producer's bring scales.
+// TMA and two or three warpgroups multiply them; more warps of the producer's bring scales.
 //
 // wgmma adds fp8 products into an accumulator of few bits. So after each 128 of k its sums are
 // taken out and added in f32, times the scales of that block: while one warpgroup does that the
-// tensor cores work for the other.
+// tensor cores work for the others. An element has the same bits in every tile.
 
 #include "kernels/gemm/gemm_fp8_tiles.h"
 #include "kernels/gemm/gemm_maxima.cuh"
@@ -22,16 +22,18 @@ enum class Fp8Sums : std::uint8_t {
   kAtEnd      ///< a tile's columns share one for all of k: sums stay in the tensor cores
 };
 
-/// kWaveCount: times 64 rows that a warpgroup takes one after another. A cluster's kBlocks blocks
-/// compute tiles below each other and share b's, each bringing a part.
-template <int kWaveCount, int kRing, int kBlocks, Fp8Sums kKind>
+/// kWarpgroups multiply, each kWaveCount times 64 rows one after another. A cluster's kBlocks
+/// blocks compute tiles below each other and share b's, each bringing a part.
+template <int kWarpgroups, int kWaveCount, int kRing, int kBlocks, Fp8Sums kKind>
 struct Fp8Tile {
   static constexpr Fp8Sums kSums = kKind;
-  static constexpr int kCluster = kBlocks, kWaves = kWaveCount;
-  static constexpr int kM = 128 * kWaves, kN = ColumnTiles::kWidth, kK = 128, kStages = kRing;
-  static constexpr int kConsumers = 2, kThreads = 128 * (1 + kConsumers);
+  static constexpr int kCluster = kBlocks, kConsumers = kWarpgroups, kWaves = kWaveCount;
+  static constexpr int kM = 64 * kConsumers * kWaves, kN = ColumnTiles::kWidth, kK = 128;
+  static constexpr int kStages = kRing, kThreads = 128 * (1 + kConsumers);
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 56,
+                       kConsumerRegisters = kConsumers == 2 ? 232 : 152;
   static constexpr bool kScaled = kSums != Fp8Sums::kAtEnd;
-  static constexpr int kScaleThreads = 64;
+  static constexpr int kScaleThreads = 32 * kConsumers;
   struct Smem {
     alignas(1024) Fp8Code a[kStages][kM * kK];  // rows of 128 bytes, 128-byte swizzle; so are all
     alignas(1024) Fp8Code b[kStages][kN * kK];
@@ -41,10 +43,14 @@ struct Fp8Tile {
     std::uint64_t full[kStages], empty[kStages];
   };
 };
+/// Three warpgroups, so that the products of two hide the third's scaling; but where each column
+/// has its own scale two of two waves, which read these once (kernels/README.md, "fp8 by wgmma").
+template <int kBlocks, Fp8Sums kSums>
+using LargeFp8Tile =
+    std::conditional_t<kSums == Fp8Sums::kByTile, Fp8Tile<3, 1, 4, kBlocks, kSums>,
+                       Fp8Tile<2, 2, kSums == Fp8Sums::kAtEnd ? 4 : 3, kBlocks, kSums>>;
 template <Fp8Sums kSums>
-using WideFp8Tile = Fp8Tile<2, kSums == Fp8Sums::kAtEnd ? 4 : 3, 2, kSums>;
-template <Fp8Sums kSums>
-using NarrowFp8Tile = Fp8Tile<1, 5, 1, kSums>;
+using NarrowFp8Tile = Fp8Tile<2, 1, 5, 1, kSums>;
 
 struct Fp8Scales {
   const float* scales;
@@ -131,8 +137,8 @@ __device__ __forceinline__ void bring_codes(typename T::Smem& s, const Fp8Produc
   }
 }
 
-/// The stages' scales, by warps 1 and 2. Stages are filled kAhead before their copies are waited
-/// for. `of` says where a tile's scales stand:
+/// The stages' scales, by as many warps as there are consumers. Stages are filled kAhead before
+/// their copies are waited for. `of` says where a tile's scales stand:
 ///   a, b         the operands' scales
 ///   row(i)       of row i of the tile, without the step; -1: there is none
 ///   column(i)    likewise of column i, where each has its own, if has_column(i)
@@ -238,7 +244,7 @@ __device__ __forceinline__ int wave_row(int consumer, int wave) {
 }
 /// This thread's first row of a wave; it has another 8 below.
 __device__ __forceinline__ int row_of_thread() {
-  return static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+  return static_cast<int>(threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4);
 }
 
 /// Of a stage whose scales all lanes have read.
@@ -269,50 +275,85 @@ struct WaveScales {
   }
 };
 
+/// Of a wave's rows and, where these share one, of the columns.
+template <class T, bool kDual>
+__device__ __forceinline__ WaveScales read_rows(const typename T::Smem& s, int stage, int row) {
+  constexpr bool kByColumn = T::kSums == Fp8Sums::kByColumn;
+  const float of_b = kByColumn ? 1.0F : s.scales_b[stage][0];
+  const float of_second = kDual ? s.scales_b[stage][1] : of_b;
+  const float* of_rows = s.scales_a[stage] + row + row_of_thread();
+  return {
+      {{of_rows[0] * of_b, of_rows[0] * of_second}, {of_rows[8] * of_b, of_rows[8] * of_second}}};
+}
+
+/// Of a thread's columns, where each has its own: 16 pairs. Shared memory gives a lane one word a
+/// cycle, and all warps want all 128; so pairs stay for the next wave, as many as registers hold.
+template <class T>
+struct LaneScales {
+  static constexpr int kPairs = T::kSums == Fp8Sums::kByColumn ? 16 : 0;
+  static constexpr int kKept = kPairs == 0 || T::kWaves == 1 ? kPairs : 12;
+  const float* at;
+  Vector<float, 2> kept[kKept == 0 ? 1 : kKept];
+
+  __device__ __forceinline__ void read(const typename T::Smem& s, int stage) {
+    at = s.scales_b[stage] + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) kept[i] = load<2>(at + i * 8);
+  }
+  __device__ __forceinline__ Vector<float, 2> pair(int i) const {
+    return i < kKept ? kept[i] : load<2>(at + i * 8);
+  }
+};
+
 /// Element e of 64 rows: row 16 warp + lane / 4 + 8 (e / 2 % 2), column 8 (e / 4) + 2 (lane % 4) +
 /// e % 2.
+template <class T, bool kDual>
+__device__ __forceinline__ void add_scaled(float (&sums)[64], const float (&products)[64],
+                                           const WaveScales& rows, const LaneScales<T>& columns) {
+#pragma unroll
+  for (int e = 0; e < 64; e += 4) {
+    Vector<float, 2> of_column;
+    if constexpr (LaneScales<T>::kPairs > 0) of_column = columns.pair(e / 4);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float scale = rows.template at<kDual>(e + i);
+      if constexpr (LaneScales<T>::kPairs > 0) scale *= of_column.at[i % 2];
+      sums[e + i] = fmaf(scale, products[e + i], sums[e + i]);
+    }
+  }
+}
+
+/// Scales are read while the tensor cores work. Waves of the warpgroups take turns: two that began
+/// together would end together, and leave the tensor cores idle while both add.
 template <class T, Fp8 kA, Fp8 kB, bool kDual>
 __device__ __forceinline__ void multiply_scaled(float (&sums)[T::kWaves][64], typename T::Smem& s,
                                                 Ring<T::kStages>& ring, int consumer, int steps) {
-  constexpr bool kByColumn = T::kSums == Fp8Sums::kByColumn;
 #pragma unroll
   for (int wave = 0; wave < T::kWaves; ++wave) {
 #pragma unroll
     for (int e = 0; e < 64; ++e) sums[wave][e] = 0.0F;
   }
+  const Turns<T::kConsumers> turns{consumer};
   for (int step = 0; step < steps; ++step, ring.advance()) {
     ptx::mbarrier_wait(&s.full[ring.stage], ring.parity);
-    const float of_b = kByColumn ? 1.0F : s.scales_b[ring.stage][0];
-    const float of_second = kDual ? s.scales_b[ring.stage][1] : of_b;
+    LaneScales<T> columns;
+    constexpr bool kAllRead = LaneScales<T>::kKept == LaneScales<T>::kPairs;
 #pragma unroll
     for (int wave = 0; wave < T::kWaves; ++wave) {
       const int row = wave_row<T>(consumer, wave);
-      const float* of_rows = s.scales_a[ring.stage] + row + row_of_thread();
-      const WaveScales scales{{{of_rows[0] * of_b, of_rows[0] * of_second},
-                               {of_rows[8] * of_b, of_rows[8] * of_second}}};
       float products[64];
+      turns.begin();
       ptx::wgmma_fence();
       issue_wave<T, kA, kB>(products, s, ring.stage, row, false);
       ptx::wgmma_commit();
+      turns.end();
+      const WaveScales rows = read_rows<T, kDual>(s, ring.stage, row);
+      if (wave == 0) columns.read(s, ring.stage);
       ptx::wgmma_wait<0>(products);
       const bool last = wave == T::kWaves - 1;
-      if (last && !kByColumn) release_scales<T>(&s.empty[ring.stage]);
-      if constexpr (kByColumn) {
-        const float* of_columns = s.scales_b[ring.stage] + threadIdx.x % 4 * 2;
-#pragma unroll
-        for (int e = 0; e < 64; e += 4) {
-          const Vector<float, 2> of = load<2>(of_columns + e * 2);
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            sums[wave][e + i] = fmaf(scales.template at<false>(e + i) * of.at[i % 2],
-                                     products[e + i], sums[wave][e + i]);
-        }
-      } else {
-#pragma unroll
-        for (int e = 0; e < 64; ++e)
-          sums[wave][e] = fmaf(scales.template at<kDual>(e), products[e], sums[wave][e]);
-      }
-      if (last && kByColumn) release_scales<T>(&s.empty[ring.stage]);
+      if (last && kAllRead) release_scales<T>(&s.empty[ring.stage]);
+      add_scaled<T, kDual>(sums[wave], products, rows, columns);
+      if (last && !kAllRead) release_scales<T>(&s.empty[ring.stage]);
     }
   }
 }
@@ -368,11 +409,11 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     gemm_fp8_sm90_kernel(const __grid_constant__ Fp8Product p, const E epilogue,
                          const DirectSink<typename E::Out> direct) {
   auto& s = smem<typename T::Smem>();
-  const int group = static_cast<int>(threadIdx.x) / 128;
+  const int group = warpgroup();
   begin_ring<T>(s, T::kScaled ? 1 + T::kScaleThreads : 1);
 
   if (group == 0) {
-    ptx::decrease_registers<40>();
+    ptx::decrease_registers<T::kProducerRegisters>();
     if (threadIdx.x == 0) {
       ptx::prefetch_tensor_map(p.a);
       ptx::prefetch_tensor_map(p.b);
@@ -384,12 +425,13 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     return;
   }
 
-  ptx::increase_registers<232>();
+  ptx::increase_registers<T::kConsumerRegisters>();
   const int consumer = group - 1;
   Ring<T::kStages> ring;
   int buffer = 0;
-  OwnMaxima<E> maxima;
-  const auto& ending = maxima.noting(epilogue);
+  const OwnMaxima<E> own{epilogue};
+  const Turns<T::kConsumers> turns{consumer};
+  if constexpr (T::kScaled) turns.open();
   Fp8Tiles<T> tiles(p);
   for (Fp8TileAt at; tiles.take(at);) {
     float sums[T::kWaves][64];
@@ -403,12 +445,13 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     for (int wave = 0; wave < T::kWaves; ++wave) {
       const TileOrigin origin{at.row + wave_row<T>(consumer, wave), at.columns.begin};
       if (origin.row >= p.m) continue;
-      finish_sums<kFp8Columns<E>>({s.out[consumer], p.out, consumer, buffer}, p.by_tma, ending,
-                                  {direct.outputs, at.columns.end, direct.pairs}, sums[wave],
-                                  origin, {p.m, at.columns.end});
+      finish_sums<kFp8Columns<E>>({s.out[consumer], p.out, consumer, buffer}, p.by_tma,
+                                  own.epilogue, {direct.outputs, at.columns.end, direct.pairs},
+                                  sums[wave], origin, {p.m, at.columns.end});
     }
   }
-  maxima.leave(epilogue);
+  own.leave();
+  if constexpr (T::kScaled) turns.close();
   if (threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
   leave_cluster<T>();
 }

@@ -35,38 +35,46 @@ struct NotingSink {
   }
 };
 
+/// It has what it has found itself: beside the address of a local variable nvcc 13.0 takes an
+/// epilogue's other addresses for local ones.
 template <class E>
 struct NotingEpilogue : E {
-  unsigned (&orders)[kMaxima<E>];
+  mutable unsigned orders[kMaxima<E>] = {};
 
   template <class Sink, class... Of>
   __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
                                              std::int64_t column, const Of&... of) const {
     E::operator()(NotingSink<Sink, kMaxima<E>>{sink, orders}, row, column, of...);
   }
+  /// Of a copy, which may have found more.
+  __device__ __forceinline__ void gather(const NotingEpilogue& copy) const {
+#pragma unroll
+    for (int part = 0; part < kMaxima<E>; ++part)
+      orders[part] = max(orders[part], copy.orders[part]);
+  }
 };
 
-/// What a thread has found of an epilogue E; of most, nothing.
+/// An epilogue E, and what a thread has found of it; of most, nothing.
 template <class E>
 struct OwnMaxima {
-  __device__ __forceinline__ const E& noting(const E& epilogue) { return epilogue; }
-  __device__ __forceinline__ void leave(const E&) const {}
+  const E& epilogue;
+  __device__ __forceinline__ void leave() const {}
 };
 template <class E>
 struct OwnMaxima<WithMaxima<E>> {
-  unsigned orders[kMaxima<E>] = {};
+  std::int32_t* amax;
+  NotingEpilogue<E> epilogue;
 
-  __device__ __forceinline__ NotingEpilogue<E> noting(const E& epilogue) {
-    return {epilogue, orders};
-  }
+  __device__ __forceinline__ explicit OwnMaxima(const WithMaxima<E>& of)
+      : amax(of.amax), epilogue{of} {}
   /// By whole warps.
-  __device__ __forceinline__ void leave(const WithMaxima<E>& epilogue) const {
+  __device__ __forceinline__ void leave() const {
 #pragma unroll
     for (int part = 0; part < kMaxima<E>; ++part) {
-      const unsigned order = warp_max(orders[part]);
+      const unsigned order = warp_max(epilogue.orders[part]);
       const auto stored = from_float<typename E::Out>(float_of_bits(order >> 1));
       if (threadIdx.x % 32 == 0)
-        atomicMax(epilogue.amax + part, static_cast<std::int32_t>(bits_of(to_float(stored))));
+        atomicMax(amax + part, static_cast<std::int32_t>(bits_of(to_float(stored))));
     }
   }
 };

@@ -266,14 +266,16 @@ __device__ __forceinline__ void store_floats(const OutWay& way, bool adds, const
 /// The block of bf16 results by an epilogue of which is known what a block that exists knows: all
 /// moves in whole pairs, and perhaps nothing is added.
 template <class E>
-__device__ __forceinline__ void store_known(const OutWay& way, E epilogue,
+__device__ __forceinline__ void store_known(const OutWay& way, const E& epilogue,
                                             const Outputs<bf16>& outputs, const float* sums,
                                             TileOrigin at) {
   if constexpr (requires { epilogue.plain(); }) {
     if (epilogue.is_plain()) return store_block(way, epilogue.plain(), outputs, sums, at);
   }
-  if constexpr (requires { epilogue.bias; }) epilogue.bias.pairs = true;
-  store_block(way, epilogue, outputs, sums, at);
+  E known = epilogue;
+  if constexpr (requires { known.bias; }) known.bias.pairs = true;
+  store_block(way, known, outputs, sums, at);
+  if constexpr (requires { epilogue.gather(known); }) epilogue.gather(known);
 }
 
 /// What follows kColumns of a warpgroup's sums. By TMA, where it can be, leaves what has no columns

@@ -1,6 +1,6 @@
 // Experts' rows in fp8 times their weights, for Hopper: tiles as those of bf16
 // (grouped_gemm_cuda_sm90.cu), scales by row, or by the segment that a row is of. Sums are precise
-// whatever is asked for: what brings them to f32 runs beside the other warpgroup's products.
+// whatever is asked for: what brings them to f32 runs beside other warpgroups' products.
 
 #include "kernels/grouped_gemm/grouped_gemm_fp8_sm90.cuh"
 
@@ -162,16 +162,16 @@ void launch_rows(const GroupedGemmQuantizedGpuArgs& args) {
          direct);
 }
 
-/// Wide tiles where experts fill some, and they the GPU. The bits are the same.
+/// Large tiles where experts fill some, and they the GPU. The bits are the same.
 void multiply(const GroupedGemmQuantizedGpuArgs& args) {
-  using Wide = WideGroupedTile<Fp8Sums::kByTile>;
-  using Narrow = NarrowGroupedTile<Fp8Sums::kByTile>;
-  const std::int64_t tiles = args.rows / Wide::kM * blocks_for(args.n, Wide::kN);
-  const bool wide = args.rows >= args.experts * Wide::kM && tiles >= args.multiprocessors;
+  using Large = LargeGroupedTile<Fp8Sums::kByTile>;
+  using Narrow = NarrowFp8Tile<Fp8Sums::kByTile>;
+  const std::int64_t tiles = args.rows / Large::kM * blocks_for(args.n, Large::kN);
+  const bool large = args.rows >= args.experts * Large::kM && tiles >= args.multiprocessors;
   for_formats(args, [&](auto a, auto b) {
     constexpr auto kA = static_cast<Fp8>(decltype(a)::value),
                    kB = static_cast<Fp8>(decltype(b)::value);
-    wide ? launch_rows<Wide, kA, kB>(args) : launch_rows<Narrow, kA, kB>(args);
+    large ? launch_rows<Large, kA, kB>(args) : launch_rows<Narrow, kA, kB>(args);
   });
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// What grouped fp8 products for Hopper share: the main loop of gemm_fp8_sm90.cuh, over tiles of 256
-// rows by a block of its own (an expert's rows seldom fill a cluster's) or, for few, of 128.
+// What grouped fp8 products for Hopper share: the main loop of gemm_fp8_sm90.cuh, over its large
+// tiles by a block of its own (an expert's rows seldom fill a cluster's) or, for few, of 128 rows.
 
 #include "kernels/common/segment_tiles.cuh"
 #include "kernels/gemm/gemm_fp8_launch.cuh"
@@ -10,9 +10,7 @@
 namespace trireme::cuda {
 
 template <Fp8Sums kSums>
-using WideGroupedTile = Fp8Tile<2, 3, 1, kSums>;
-template <Fp8Sums kSums>
-using NarrowGroupedTile = Fp8Tile<1, 5, 1, kSums>;
+using LargeGroupedTile = LargeFp8Tile<1, kSums>;
 
 /// Codes of `count` matrices [rows, k] behind each other, in boxes of 128 of k.
 inline TensorMap codes_maps(const void* codes, std::int64_t count, std::int64_t rows,
@@ -24,16 +22,16 @@ inline TensorMap codes_maps(const void* codes, std::int64_t count, std::int64_t 
                                  .box = {128, static_cast<std::uint32_t>(box_rows), 1}});
 }
 
-/// The kernel's warps: codes() by the first, scales() by the next two, consume(consumer) by two
-/// warpgroups.
+/// The kernel's warps: codes() by the first, scales() by the next, consume(consumer) by the
+/// warpgroups that multiply.
 template <class T, class Codes, class Scales, class Consume>
 __device__ __forceinline__ void run_fp8(typename T::Smem& s, const Codes& codes,
                                         const Scales& scales, const Consume& consume) {
   static_assert(T::kCluster == 1 && T::kScaled);
-  const int group = static_cast<int>(threadIdx.x) / 128;
+  const int group = warpgroup();
   begin_ring<T>(s, 1 + T::kScaleThreads);
   if (group == 0) {
-    ptx::decrease_registers<40>();
+    ptx::decrease_registers<T::kProducerRegisters>();
     if (threadIdx.x < 32) {
       codes();
     } else if (threadIdx.x < 32 + T::kScaleThreads) {
@@ -41,8 +39,11 @@ __device__ __forceinline__ void run_fp8(typename T::Smem& s, const Codes& codes,
     }
     return;
   }
-  ptx::increase_registers<232>();
+  ptx::increase_registers<T::kConsumerRegisters>();
+  const Turns<T::kConsumers> turns{group - 1};
+  turns.open();
   consume(group - 1);
+  turns.close();
   if (threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
 }
 

@@ -170,7 +170,7 @@ ColumnScales scales_of(const ScalesGpu& of) {
 
 template <Fp8Sums kSums, Fp8 kA, Fp8 kB>
 void launch_weights(const GroupedGemmQuantizedWeightsGpuArgs& args) {
-  using T = WideGroupedTile<kSums>;
+  using T = LargeGroupedTile<kSums>;
   const ColumnTiles columns(args.b_scales, false);
   const bool pairs = args.n % 2 == 0 && columns.even() && aligned_to_pairs(sizeof(float), args.c);
   const StoreEpilogue<float, float> epilogue = {

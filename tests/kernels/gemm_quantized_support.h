@@ -51,7 +51,7 @@ struct Way {
   int multiprocessors;
   bool library = false;
 };
-inline constexpr Way kWays[] = {{"wide tiles", 1}, {"narrow tiles", 3}, {"cuBLASLt", 0, true}};
+inline constexpr Way kWays[] = {{"large tiles", 1}, {"narrow tiles", 3}, {"cuBLASLt", 0, true}};
 inline constexpr const Way& kLibraryWay = kWays[2];
 /// Those with epilogues, and of scales in blocks.
 inline constexpr std::span<const Way> kOwnWays = std::span(kWays).first(2);

@@ -151,6 +151,35 @@ ATTENTION_WIDE_BACKWARD = [
     ("parts of other columns", [("part % 2 * kPartsOfFirst + part / 2", "part")]),
 ]
 
+GEMM_FP8 = [
+    ("codes brought to a stage in use", [("      ptx::mbarrier_wait(&s.empty[ring.stage], ring.parity ^ 1);\n", "")]),
+    ("scales brought to a stage in use", [("      ptx::mbarrier_wait(&s_.empty[ring_.stage], ring_.parity ^ 1);\n", "")]),
+    ("half of the bytes expected", [("sizeof s.a[0] + sizeof s.b[0]", "(sizeof s.a[0] + sizeof s.b[0]) / 2")]),
+    ("scales reported before their copies have ended", [("      ptx::cp_async_wait<kAhead>();\n", "")]),
+    ("the last scales reported before their copies have ended", [("    ptx::cp_async_wait<0>();\n", "")]),
+    ("no wait for a stage", [("    ptx::mbarrier_wait(&s.full[ring.stage], ring.parity);\n    LaneScales", "    LaneScales")]),
+    ("a stage of the other parity", [("ring.parity);\n    LaneScales", "ring.parity ^ 1);\n    LaneScales")]),
+    ("no wait for a stage whose scales come at the end",
+     [("    ptx::mbarrier_wait(&s.full[ring.stage], ring.parity);\n    ptx::wgmma_fence", "    ptx::wgmma_fence")]),
+    ("a turn taken without waiting", [("      turns.begin();\n", "")]),
+    ("a turn not handed on", [("      turns.end();\n", "")]),
+    ("nobody opens the first turn", [("  if constexpr (T::kScaled) turns.open();\n", "")]),
+    ("products without a fence", [("      ptx::wgmma_fence();\n      issue_wave", "      issue_wave")]),
+    ("products added before they have ended", [("      ptx::wgmma_wait<0>(products);\n", "")]),
+    ("a stage released before its products have ended",
+     [("      ptx::wgmma_wait<0>(products);\n", ""),
+      ("      add_scaled<T, kDual>(sums", "      ptx::wgmma_wait<0>(products);\n      add_scaled<T, kDual>(sums")]),
+    ("a stage released before its last scales are read",
+     [("if (last && kAllRead) release", "if (last && (kAllRead || step >= 0)) release"), ("if (last && !kAllRead) release", "if (last && !kAllRead && step < 0) release")]),
+    ("a stage whose scales come at the end released before its products have ended", [("    ptx::wgmma_wait<1>(sums);\n", "")]),
+    ("other lanes' reads not behind a release", [("  __syncwarp();\n  release_stage<T>(empty);", "  release_stage<T>(empty);")]),
+    ("stages released to the first block alone", [("block < T::kCluster; ++block) ptx::mbarrier_arrive_at", "block < 1; ++block) ptx::mbarrier_arrive_at")]),
+    ("a block that ends before the others", [("  if constexpr (T::kCluster > 1) ptx::cluster_sync();\n", "")]),
+    ("sums stored over what is leaving", [("  if (elected) ptx::bulk_wait_read<1>();\n  ptx::barrier_sync(1 + way.consumer, 128);\n  store_sums",
+                                           "  ptx::barrier_sync(1 + way.consumer, 128);\n  store_sums")]),
+    ("no fence of proxies before sums leave", [("block, 1);\n  ptx::fence_proxy_async_shared();\n", "block, 1);\n")]),
+]
+
 FORWARD_FILES = ["kernels/attention/attention_forward_sm90.cuh", "kernels/attention/attention_sweep_sm90.cuh"]
 BACKWARD_FILES = ["kernels/attention/attention_backward_sm90.cuh", "kernels/attention/attention_backward_parts_sm90.cuh", "kernels/attention/attention_sums_sm90.cuh",
                   "kernels/attention/attention_query_rows_sm90.cuh",
@@ -160,5 +189,6 @@ PLANTED = {
         ("AttentionHopper.", FORWARD_FILES, ATTENTION_FORWARD),
         ("AttentionHopperGradient.", BACKWARD_FILES, ATTENTION_BACKWARD),
         ("AttentionHopperGradient.", ["kernels/attention/attention_backward_wide_sm90.cuh"], ATTENTION_WIDE_BACKWARD),
-    ]
+    ],
+    "gemm": [("GemmQuantizedGpu.", ["kernels/gemm/gemm_fp8_sm90.cuh", "kernels/gemm/gemm_sm90_stages.cuh"], GEMM_FP8)],
 }

@@ -29,6 +29,8 @@ is_found() { # WHAT SENTENCE NAME DEFINITIONS...
 
 holds "the ring of a cluster of two blocks" gemm_ring -DSTEPS=5
 holds "the ring of a block alone, three stages" gemm_ring -DBLOCKS=1 -DSTAGES=3 -DSTEPS=8
+# Three warpgroups in a cluster of two are 57 million states: searched by hand, without an error.
+holds "the ring of a block alone, three warpgroups" gemm_ring -DBLOCKS=1 -DCONSUMERS=3
 few=(gemm_ring -DCONSUMERS=1)
 is_found "stages reported to one's own block alone" "b_coming" "${few[@]}" -DFAULT=1
 is_found "a stage reported before its product has ended" "readers" "${few[@]}" -DFAULT=2

@@ -21,7 +21,7 @@ else
   "$root/scripts/nvcc.sh" "$nvcc" "$scratch/broken.o" "$root/tests/sass/broken_kernels.cu" -gencode arch=compute_90a,code=sm_90a 2>"$scratch/log"
   sass --rules "$scratch/broken.o"
   check "kernels that break the rules are refused" [ $code = 1 ]
-  for fault in "split_stores<8>: 8 stores of less than 4 bytes" "fence_in_a_loop: [0-9]* fences" "local_memory_in_a_loop: [0-9]* accesses of local memory"; do
+  for fault in "split_stores<8>: 8 stores of less than 4 bytes" "fence_in_a_loop: [0-9]* fences" "local_memory_in_a_loop: [0-9]* accesses of local memory in a main loop" "local_memory_in_a_loop: [0-9]* accesses of local memory outside"; do
     check "found: $fault" grep -q "$fault" <<<"$text"
   done
   # ptxas keeps to the registers that are left, so that no source breaks the last rule: a change of the machine code does.
