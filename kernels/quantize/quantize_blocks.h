@@ -307,7 +307,7 @@ TRIREME_INLINE void for_format(DType format, const F& call) {
 // ---- of values that are made where they are read ----
 
 /// Rows and columns of a panel of such values: whole blocks of 128 of both dims.
-constexpr std::int64_t kPanelSide = 128, kPanelColumns = kTileColumns;
+constexpr std::int64_t kPanelSide = 128, kPanelColumns = 2 * kTileColumns;
 template <class T>
 using PanelMemory = T[kPanelSide * kPanelColumns];
 

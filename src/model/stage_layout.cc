@@ -38,13 +38,27 @@ std::vector<std::int32_t> in_turn(std::int64_t count, std::int32_t first = 0) {
   return numbers;
 }
 
-std::vector<Fp8Widths> fp8_widths(const LayerShape& layer, int tensor_extent, bool together) {
+bool in_blocks(const StageShape& shape) {
+  return shape.fp8 && shape.fp8->recipe == Fp8Recipe::kBlock;
+}
+
+/// Columns of the widest gradient whose codes stand while the last product of its MLP goes back.
+std::int64_t kept_columns(const ModelConfig& local, const StageShape& shape) {
+  std::int64_t most = 0;
+  for (const LayerConfig& layer : local.layers) {
+    if (leaves_gradient_codes(layer, shape.cut.tensor.extent))
+      most = std::max(most, layer.mlp.up_size());
+  }
+  return in_blocks(shape) && !local.adapters ? most : 0;
+}
+
+std::vector<Fp8Widths> fp8_widths(const LayerShape& layer, bool together, std::int64_t kept) {
   std::vector<Fp8Widths> widths;
-  const MlpConfig& mlp = layer.config.mlp;
-  if (together && leaves_gradient_codes(layer.config, tensor_extent))
-    widths.push_back({layer.tokens, mlp.ffn, layer.hidden, tensor_extent, true, mlp.up_size()});
+  const int extent = layer.tensor_extent;
   for (const LayerProduct& of : layer_products(layer))
-    widths.push_back({layer.tokens, of.in, of.out, tensor_extent, together && tensor_extent == 1});
+    widths.push_back({layer.tokens, of.in, of.out, extent, together && extent == 1});
+  if (together && kept > 0)
+    widths.push_back({layer.tokens, layer.config.mlp.ffn, layer.hidden, extent, true, kept});
   return widths;
 }
 
@@ -128,12 +142,11 @@ LayerShape Stage::layer_shape(const ModelConfig& local, const LayerConfig& layer
   // A base below adapters has no W.
   block.maxima = shape.fp8 && shape.fp8->recipe == Fp8Recipe::kTensor && !local.adapters;
   block.split = shape.purpose == StagePurpose::kTrainingSplit;
-  const bool blocks = shape.fp8 && shape.fp8->recipe == Fp8Recipe::kBlock &&
-                      shape.fp8->bf16_layers == Fp8Precision().bf16_layers;
+  const bool all_in_blocks =
+      in_blocks(shape) && shape.fp8->bf16_layers == Fp8Precision().bf16_layers;
   const auto all = [&](auto&& leave) {
-    return blocks &&
-           std::all_of(local.layers.begin(), local.layers.end(),
-                       [&](const LayerConfig& of) { return leave(of, shape.cut.tensor.extent); });
+    const auto leaves = [&](const LayerConfig& of) { return leave(of, shape.cut.tensor.extent); };
+    return all_in_blocks && std::all_of(local.layers.begin(), local.layers.end(), leaves);
   };
   block.mlp_codes = all(leaves_codes);
   block.mlp_gradient_codes = all(leaves_gradient_codes) && !local.adapters;
@@ -223,7 +236,7 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
   });
   if (shape.fp8)
     buffers.fp8 =
-        lay_out_fp8(arena, fp8_widths(layer, shape.cut.tensor.extent, training && together),
+        lay_out_fp8(arena, fp8_widths(layer, training && together, kept_columns(local, shape)),
                     fp8_expert_bytes(layer, *shape.fp8));
   // Products read codes of fp8 as they stand; what measures rows of the weights (DoRA) does not.
   if (shape.nf4 || (shape.fp8 && layer.magnitudes))

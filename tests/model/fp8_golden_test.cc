@@ -178,5 +178,18 @@ TEST_P(Fp8Golden, other_precisions_are_far) {
   }
 }
 
+TEST(Fp8Memory, in_blocks_no_layer_has_the_gradient_of_gate_and_up_in_rows) {
+  ModelConfig config = read_fp8_golden("fp8").config;
+  for (LayerConfig& layer : config.layers) layer.mlp.ffn = 4096;
+  StageShape shape{2, 64};
+  const auto bytes = [&](Fp8Recipe recipe, std::int64_t bf16_layers) {
+    shape.fp8 = Fp8Precision{recipe, DType::kF8E5M2, {bf16_layers, 0}};
+    return Stage::buffer_bytes(config, shape, DType::kBF16);
+  };
+  const std::int64_t rows = shape.local_tokens() * 2 * 4096 * 2;
+  EXPECT_GE(bytes(Fp8Recipe::kBlock, 1) - bytes(Fp8Recipe::kBlock, 0), rows);
+  EXPECT_LT(bytes(Fp8Recipe::kTensor, 1) - bytes(Fp8Recipe::kTensor, 0), rows);
+}
+
 }  // namespace
 }  // namespace trireme
