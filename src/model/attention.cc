@@ -468,13 +468,8 @@ void rotate_back(const AttentionBranchBackward& of, const AttentionWeights& weig
 BothOrders turned_codes(const AttentionBranchBackward& of, const TensorView& turned_TX) {
   const AttentionConfig& config = of.pass.config.attention;
   const LinearGradients gradients = of.gradients_of_in();
-  if (gradients.fp8 == nullptr || of.pass.fp8 == nullptr || !rope_makes_gradient(config) ||
-      config.qk_norm != QkNorm::kNone)
-    return {};
+  if (gradients.fp8 == nullptr || of.pass.fp8 == nullptr || !rope_leaves_codes(config)) return {};
   const auto& [q_table, k_table] = of.pass.rope;
-  const bool suits =
-      config.head_dim % 8 == 0 && config.v_size() % 8 == 0 && k_table.shape[1] % 16 == 0;
-  if (!suits) return {};
   const BothOrders codes = of.pass.fp8->gradient_codes(of.pass.tokens(), gradients);
   if (codes.given())
     rope_backward_codes(of.pass.context, {codes.along, codes.across, turned_TX, of.pass.positions,

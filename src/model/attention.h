@@ -20,6 +20,13 @@ struct AttentionWeights : BranchWeights {
 };
 AttentionWeights weights_of(const ParamStore::Lease& lease, const AttentionParams& params);
 
+/// In blocks of fp8: whether RoPE's backward leaves the gradient of q, k and v in codes alone,
+/// where B and W are one, the tensor axis has one rank and the product has no bias and no adapters.
+inline bool rope_leaves_codes(const AttentionConfig& config) {
+  return config.rope && !config.latent && config.qk_norm == QkNorm::kNone &&
+         config.head_dim % 8 == 0 && config.v_size() % 8 == 0 && config.rotated_dims() % 16 == 0;
+}
+
 /// With in = q, k and v, of which q and k are rotated in place where they have no norm. With
 /// latents in is of the residual rows.
 struct AttentionActivations : BranchActivations {

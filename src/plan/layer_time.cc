@@ -6,6 +6,7 @@
 
 #include "base/math.h"
 #include "config/adapters.h"
+#include "model/attention.h"
 #include "model/mlp.h"
 
 namespace trireme {
@@ -324,18 +325,27 @@ class PartTimes::Walk {
     const double stream = real(stream_rows_ * hidden_) * element_;
     double seconds = 2 * ops_.memory((back ? 5 : 4) * stream);
     if (layer_.norm_before() && layer_.norm_after()) seconds += 2 * ops_.memory(3 * stream);
-    const double heads =
-        real(rows_ * (layer_.attention.q_size() + layer_.attention.k_size())) * element_;
-    if (layer_.attention.qk_norm != QkNorm::kNone) seconds += ops_.memory((back ? 3 : 2) * heads);
-    if (layer_.attention.rope) seconds += ops_.memory(2 * heads);
+    if (layer_.attention.qk_norm != QkNorm::kNone)
+      seconds += ops_.memory((back ? 3 : 2) * rotated_bytes());
+    if (layer_.attention.rope) seconds += ops_.memory(2 * rotated_bytes());
     if (back) seconds += ops_.memory(2 * real(rows_ * layer_.attention.out_size()) * element_);
     return seconds + activation(back);
+  }
+  /// Of queries and keys.
+  [[nodiscard]] double rotated_bytes() const {
+    return real(rows_ * (layer_.attention.q_size() + layer_.attention.k_size())) * element_;
   }
   /// The MLP's: with the codes it makes in the way of rows, which products read as they are.
   [[nodiscard]] double activation(bool back) const {
     const double act = real(rows_ * layer_.mlp.ffn) * element_;
     const double in = real(rows_ * layer_.mlp.up_size()) * element_;
     return ops_.memory(back ? 2 * in + 2 * act : in + (makes_codes() ? act / element_ : act));
+  }
+  /// RoPE's pass, where it quantises for both products.
+  [[nodiscard]] double saved_by_rope_codes() const {
+    const bool alone = in_blocks() && tensor_.ranks() == 1 && !parts_.model_.adapters &&
+                       !layer_.experts && !layer_.attention.qkv_bias;
+    return alone && rope_leaves_codes(layer_.attention) ? ops_.memory(2 * rotated_bytes()) : 0;
   }
   /// Less than activation(true) and what quantises for products, where codes are made behind.
   [[nodiscard]] double saved_by_gradient_codes() const {
@@ -448,7 +458,7 @@ class PartTimes::Walk {
     if (layer_.experts) experts_backward(input, weight);
     time.backward = input;
     time.backward += weight;
-    time.backward.compute -= saved_by_gradient_codes();
+    time.backward.compute -= saved_by_gradient_codes() + saved_by_rope_codes();
 
     const double out = input_of(attention_out_), down = input_of(down_);
     if (has_products()) gather(input, behind_gather(down), element_);
