@@ -11,7 +11,9 @@
 namespace trireme {
 namespace {
 
-constexpr std::string_view kKernels[kProductKernelCount] = {"own", "hopper", "cublaslt", "unfused"};
+constexpr std::string_view kKernels[kProductKernelCount] = {"own", "hopper", "cublaslt", "unfused",
+                                                            "hopper_3"};
+constexpr std::span<const std::string_view> kPlainKernels = std::span(kKernels).first(4);
 /// Those of fp8 products, which begin with the second.
 constexpr std::span<const std::string_view> kQuantizedKernels = std::span(kKernels).subspan(1);
 constexpr std::string_view kAttentionKernels[kAttentionKernelCount] = {"own", "cudnn"};
@@ -198,8 +200,9 @@ std::pair<ProductKey, ProductChoice> product_of(const Reader& product) {
   key.type = kTypeValues[product.word("type", kTypes)];
   key.c_type = kTypeValues[product.word("c_type", kTypes)];
   key.epilogue = static_cast<GemmEpilogue>(product.word("epilogue", kEpilogues));
-  return {key,
-          {static_cast<ProductKernel>(product.word("kernel", kKernels)), product.times(kKernels)}};
+  return {
+      key,
+      {static_cast<ProductKernel>(product.word("kernel", kPlainKernels)), product.times(kKernels)}};
 }
 
 std::pair<QuantizedProductKey, ProductChoice> quantized_product_of(const Reader& product) {

@@ -19,9 +19,10 @@ enum class ProductKernel : std::uint8_t {
   kOwn,      ///< "own": this program's, for any GPU; of bf16 and f32
   kHopper,   ///< "hopper": this program's, by TMA and wgmma
   kLibrary,  ///< "cublaslt"
-  kUnfused   ///< "unfused": the product without its epilogue, as that is chosen, then the op
+  kUnfused,  ///< "unfused": the product without its epilogue, as that is chosen, then the op
+  kTriple    ///< "hopper_3": as kHopper, of fp8 by three warpgroups
 };
-inline constexpr int kProductKernelCount = 4;
+inline constexpr int kProductKernelCount = 5;
 std::string_view name_of(ProductKernel kernel);
 
 /// What a choice depends on; names as in gemm.h. Kernels for other addresses are passed over.

@@ -101,7 +101,7 @@ struct Fp8StepCycles {
 };
 template <Fp8Sums kSums>
 inline constexpr Fp8StepCycles kFp8StepCycles =
-    kSums == Fp8Sums::kByTile     ? Fp8StepCycles{1110, 900}
+    kSums == Fp8Sums::kByTile     ? Fp8StepCycles{1600, 900}
     : kSums == Fp8Sums::kByColumn ? Fp8StepCycles{2030, 1230}
                                   : Fp8StepCycles{1150, 770};
 

@@ -33,6 +33,9 @@ struct Fp8Tile {
   static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 56,
                        kConsumerRegisters = kConsumers == 2 ? 232 : 152;
   static constexpr bool kScaled = kSums != Fp8Sums::kAtEnd;
+  /// Waves of the warpgroups take turns: those that began together would end together, and leave
+  /// the tensor cores idle while all add.
+  static constexpr bool kInTurn = kSums == Fp8Sums::kByColumn || kConsumers > 2;
   static constexpr int kScaleThreads = 32 * kConsumers;
   struct Smem {
     alignas(1024) Fp8Code a[kStages][kM * kK];  // rows of 128 bytes, 128-byte swizzle; so are all
@@ -43,12 +46,11 @@ struct Fp8Tile {
     std::uint64_t full[kStages], empty[kStages];
   };
 };
-/// Three warpgroups, so that the products of two hide the third's scaling; but where each column
-/// has its own scale two of two waves, which read these once (kernels/README.md, "fp8 by wgmma").
 template <int kBlocks, Fp8Sums kSums>
-using LargeFp8Tile =
-    std::conditional_t<kSums == Fp8Sums::kByTile, Fp8Tile<3, 1, 4, kBlocks, kSums>,
-                       Fp8Tile<2, 2, kSums == Fp8Sums::kAtEnd ? 4 : 3, kBlocks, kSums>>;
+using LargeFp8Tile = Fp8Tile<2, 2, kSums == Fp8Sums::kAtEnd ? 4 : 3, kBlocks, kSums>;
+/// Three warpgroups, so that the products of two hide the third's scaling (kernels/README.md, "fp8
+/// by wgmma").
+using TripleFp8Tile = Fp8Tile<3, 1, 4, 2, Fp8Sums::kByTile>;
 template <Fp8Sums kSums>
 using NarrowFp8Tile = Fp8Tile<2, 1, 5, 1, kSums>;
 
@@ -323,8 +325,7 @@ __device__ __forceinline__ void add_scaled(float (&sums)[64], const float (&prod
   }
 }
 
-/// Scales are read while the tensor cores work. Waves of the warpgroups take turns: two that began
-/// together would end together, and leave the tensor cores idle while both add.
+/// Scales are read while the tensor cores work.
 template <class T, Fp8 kA, Fp8 kB, bool kDual>
 __device__ __forceinline__ void multiply_scaled(float (&sums)[T::kWaves][64], typename T::Smem& s,
                                                 Ring<T::kStages>& ring, int consumer, int steps) {
@@ -342,11 +343,11 @@ __device__ __forceinline__ void multiply_scaled(float (&sums)[T::kWaves][64], ty
     for (int wave = 0; wave < T::kWaves; ++wave) {
       const int row = wave_row<T>(consumer, wave);
       float products[64];
-      turns.begin();
+      if constexpr (T::kInTurn) turns.begin();
       ptx::wgmma_fence();
       issue_wave<T, kA, kB>(products, s, ring.stage, row, false);
       ptx::wgmma_commit();
-      turns.end();
+      if constexpr (T::kInTurn) turns.end();
       const WaveScales rows = read_rows<T, kDual>(s, ring.stage, row);
       if (wave == 0) columns.read(s, ring.stage);
       ptx::wgmma_wait<0>(products);
@@ -431,7 +432,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   int buffer = 0;
   const OwnMaxima<E> own{epilogue};
   const Turns<T::kConsumers> turns{consumer};
-  if constexpr (T::kScaled) turns.open();
+  if constexpr (T::kInTurn) turns.open();
   Fp8Tiles<T> tiles(p);
   for (Fp8TileAt at; tiles.take(at);) {
     float sums[T::kWaves][64];
@@ -451,7 +452,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
   }
   own.leave();
-  if constexpr (T::kScaled) turns.close();
+  if constexpr (T::kInTurn) turns.close();
   if (threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
   leave_cluster<T>();
 }

@@ -30,6 +30,7 @@ const GemmGpuKernels* table_of(const GpuTables& tables, const gpu::Info& info,
     case ProductKernel::kLibrary:
       return tables.library;
     case ProductKernel::kUnfused:
+    case ProductKernel::kTriple:
       break;
   }
   return nullptr;

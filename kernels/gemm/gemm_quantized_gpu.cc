@@ -35,6 +35,7 @@ void add_nothing(Context& context, const QuantizedGemm& args) {
 /// The kernel's table; null where there is none.
 const GemmQuantizedGpuKernels* table_of(const GpuTables& tables, ProductKernel kernel) {
   if (kernel == ProductKernel::kHopper) return tables.own;
+  if (kernel == ProductKernel::kTriple) return tables.triple;
   return kernel == ProductKernel::kLibrary ? tables.library : nullptr;
 }
 
@@ -56,7 +57,8 @@ bool multiplies(Context& context, const QuantizedGemm& args, const GemmQuantized
 void measure(Context& context, const GpuTables& tables, const QuantizedGemm& args,
              const GemmQuantizedGpuArgs& raw, KernelChoices& choices) {
   gemm_internal::ProductWays ways;
-  for (const ProductKernel kernel : {ProductKernel::kHopper, ProductKernel::kLibrary}) {
+  for (const ProductKernel kernel :
+       {ProductKernel::kHopper, ProductKernel::kTriple, ProductKernel::kLibrary}) {
     const GemmQuantizedGpuKernels* table = table_of(tables, kernel);
     if (table == nullptr || !table->serves(raw)) continue;
     if (kernel == ProductKernel::kLibrary && !multiplies(context, args, *table)) continue;
@@ -148,8 +150,10 @@ void gemm_by_table(Context& context, const QuantizedGemm& args,
 GpuTables gpu_tables(Device device) {
   const gpu::Info& info = info_of(device);
   const GpuKernels& kernels = gpu_kernels();
-  return {runs_sm90a(info) ? kernels.gemm_fp8_sm90 : nullptr,
-          multiplies_fp8(info) ? kernels.gemm_fp8_cublaslt : nullptr};
+  const bool hopper = runs_sm90a(info);
+  return {hopper ? kernels.gemm_fp8_sm90 : nullptr,
+          multiplies_fp8(info) ? kernels.gemm_fp8_cublaslt : nullptr,
+          hopper ? kernels.gemm_fp8_triple_sm90 : nullptr};
 }
 
 QuantizedProductKey key_of(const GemmQuantizedGpuArgs& args) {

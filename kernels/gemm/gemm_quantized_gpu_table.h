@@ -28,8 +28,8 @@ struct GemmQuantizedGpuArgs {
   std::int32_t* amax;  ///< QuantizedGemm's, where the table leaves it; may be null
 };
 
-/// There may be two: our own, which serves all that training asks for without an epilogue, and the
-/// library's.
+/// There may be three: our own, which serves all that training asks for without an epilogue, its
+/// rival by three warpgroups, which gives the same bits, and the library's.
 struct GemmQuantizedGpuKernels {
   /// Whether this table has a kernel for such a product: scales, formats, shape, alignment.
   bool (*serves)(const GemmQuantizedGpuArgs&);
@@ -40,7 +40,8 @@ struct GemmQuantizedGpuKernels {
 };
 namespace cuda {
 extern const GemmQuantizedGpuKernels gemm_fp8_cublaslt;
-extern const GemmQuantizedGpuKernels gemm_fp8_sm90;  ///< where code for sm_90a is compiled
+extern const GemmQuantizedGpuKernels gemm_fp8_sm90;         ///< where code for sm_90a is compiled
+extern const GemmQuantizedGpuKernels gemm_fp8_triple_sm90;  ///< likewise
 }  // namespace cuda
 
 }  // namespace trireme

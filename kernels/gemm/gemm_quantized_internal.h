@@ -18,7 +18,8 @@ Gemm without_operands(const QuantizedGemm& args);
 
 /// The kernels that a product is chosen among.
 struct GpuTables {
-  const GemmQuantizedGpuKernels *own, *library;  ///< null where the GPU or the build has none
+  /// Null where the GPU or the build has none.
+  const GemmQuantizedGpuKernels *own, *library, *triple = nullptr;
 };
 GpuTables gpu_tables(Device device);
 /// By rule; null where none serves the product with its epilogue, or an op behind it is faster.

@@ -41,9 +41,9 @@ __device__ __forceinline__ void run_fp8(typename T::Smem& s, const Codes& codes,
   }
   ptx::increase_registers<T::kConsumerRegisters>();
   const Turns<T::kConsumers> turns{group - 1};
-  turns.open();
+  if constexpr (T::kInTurn) turns.open();
   consume(group - 1);
-  turns.close();
+  if constexpr (T::kInTurn) turns.close();
   if (threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
 }
 

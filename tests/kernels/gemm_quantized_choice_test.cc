@@ -306,5 +306,26 @@ TEST_P(GemmEpilogueQuantizedChoice, a_choice_decides_whether_the_epilogue_is_an_
   }
 }
 
+/// Three warpgroups are a rival of blocks' plain products alone, and are what a choice says.
+TEST_P(GemmEpilogueQuantizedChoice, three_warpgroups_serve_where_they_were_chosen) {
+  Context context = test_context(GetParam());
+  const GemmQuantizedGpuKernels* const triple = gpu_kernels().gemm_fp8_triple_sm90;
+  if (triple == nullptr || !runs_sm90a(gpu::info(context.device().index)))
+    GTEST_SKIP() << "kernels for Hopper";
+  const Operand a(DType::kF8E4M3, {70, 1}, {256, 128}, 1),
+      b(DType::kF8E4M3, {96, 128}, {256, 128}, 2);
+  TestTensor c(DType::kBF16, {70, 96});
+  QuantizedGemm args{.c_MN = c, .a = a.view(), .b = b.view()};
+  const auto raw = gemm_quantized_internal::gpu_args(context, args);
+  EXPECT_TRUE(triple->serves(raw));
+  KernelChoices choices;
+  choices.add(gemm_quantized_internal::key_of(raw), {ProductKernel::kTriple, {}});
+  context.set_kernel_choices(&choices);
+  EXPECT_EQ(gemm_quantized_internal::choose_kernel(context, args), triple);
+  Up up;
+  args = up.args();
+  EXPECT_FALSE(triple->serves(gemm_quantized_internal::gpu_args(context, args))) << "an epilogue";
+}
+
 }  // namespace
 }  // namespace trireme

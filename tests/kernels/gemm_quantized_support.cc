@@ -123,16 +123,24 @@ std::vector<double> repeated(const TestTensor& bias, std::int64_t rows) {
   return all;
 }
 
+namespace {
+
+const GemmQuantizedGpuKernels* table_of(const Way& way) {
+  const GpuKernels& kernels = gpu_kernels();
+  if (way.triple) return kernels.gemm_fp8_triple_sm90;
+  return way.library ? kernels.gemm_fp8_cublaslt : kernels.gemm_fp8_sm90;
+}
+
+}  // namespace
+
 bool serves(const Context& context, const QuantizedGemm& args, const Way& way) {
-  if (!way.library) return true;
-  const GemmQuantizedGpuKernels* table = gpu_kernels().gemm_fp8_cublaslt;
+  if (!way.library && !way.triple) return true;
+  const GemmQuantizedGpuKernels* table = table_of(way);
   return table != nullptr && table->serves(gemm_quantized_internal::gpu_args(context, args));
 }
 
 void multiply(Context& context, const QuantizedGemm& args, const Way& way) {
-  const GemmQuantizedGpuKernels* table =
-      way.library ? gpu_kernels().gemm_fp8_cublaslt : gpu_kernels().gemm_fp8_sm90;
-  gemm_quantized_internal::gemm_by_table(context, args, *table, way.multiprocessors);
+  gemm_quantized_internal::gemm_by_table(context, args, *table_of(way), way.multiprocessors);
 }
 
 }  // namespace trireme::gemm_quantized_testing

@@ -49,10 +49,13 @@ std::vector<double> repeated(const TestTensor& bias, std::int64_t rows);
 struct Way {
   const char* name;
   int multiprocessors;
-  bool library = false;
+  bool library = false, triple = false;
 };
-inline constexpr Way kWays[] = {{"large tiles", 1}, {"narrow tiles", 3}, {"cuBLASLt", 0, true}};
-inline constexpr const Way& kLibraryWay = kWays[2];
+inline constexpr Way kWays[] = {{"large tiles", 1},
+                                {"narrow tiles", 3},
+                                {"three warpgroups", 3, false, true},
+                                {"cuBLASLt", 0, true}};
+inline constexpr const Way& kLibraryWay = kWays[3];
 /// Those with epilogues, and of scales in blocks.
 inline constexpr std::span<const Way> kOwnWays = std::span(kWays).first(2);
 
