@@ -413,7 +413,7 @@ void block_backward_input(const LayerPass& pass, const BlockWeights& weights,
                           const StreamGradient& ds1) {
   const AttentionBranchBackward attention = attention_of(pass, args);
   const MlpBackward mlp = mlp_of(pass, args);
-  const StreamGradient ds2 = attention.left.stream();
+  const StreamGradient ds2 = attention.left.stream(attention.pass.config);
   if (pass.config.experts) {
     experts_backward_input(pass, weights, args, ds2);
   } else {
@@ -454,7 +454,7 @@ void block_backward_alone(const BlockWeights& weights, const AttentionBranchBack
                           const MlpBackward& mlp, const AttentionScratch& scratch,
                           const StreamGradient& ds1) {
   const BothOrders din = mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp), Halves::kBoth);
-  mlp.in_both(weights.mlp, attention.left.stream(), din);
+  mlp.in_both(weights.mlp, attention.left.stream(attention.pass.config), din);
   const BothOrders dqkv = attend_backward(attention, weights.attention, scratch,
                                           attention.start(weights.attention), Halves::kBoth);
   attention.in_both(weights.attention, ds1, dqkv);
@@ -480,7 +480,7 @@ void block_backward(const LayerPass& pass, const BlockWeights& weights,
   Pending dn2 = tensor.start_reduce(mlp.left.n_TC);
   mlp.out_weight(mlp.left.act_TF);
   dn2.wait();
-  mlp.norm(weights.mlp, attention.left.stream());
+  mlp.norm(weights.mlp, attention.left.stream(attention.pass.config));
   Pending ds2 = attention.start(weights.attention);
   Pending n2 = tensor.start_all_gather(mlp.left.n_TC);
   attend_backward(attention, weights.attention, scratch, std::move(ds2));

@@ -181,8 +181,8 @@ struct BranchGradients {
 
   [[nodiscard]] const TensorView& last_product() const { return dout_TC.given() ? dout_TC : dy_TC; }
   /// dy, for what makes it.
-  [[nodiscard]] StreamGradient stream() const {
-    return {dy_TC, dout_TC.given() ? TensorView() : dout_amax_1};
+  [[nodiscard]] StreamGradient stream(const LayerConfig& layer) const {
+    return {dy_TC, layer.norm_after() ? TensorView() : dout_amax_1};
   }
 
   /// `own(size, gradient)` of each that has memory of its own, `exchanged(size, gradient,

@@ -242,8 +242,9 @@ const BlockGradients& Stage::gradients_in_turns(std::int64_t layer) const {
 
 StreamGradient Stage::dy_of(int chunk, int micro_batch, std::int64_t layer) {
   if (kept_of(chunk, micro_batch, std::max<std::int64_t>(layer, 0)) == nullptr)
-    return gradients_in_turns(layer).mlp.stream();
-  if (layer >= 0) return kept_of(chunk, micro_batch, layer)->gradients.mlp.stream();
+    return gradients_in_turns(layer).mlp.stream(layer_shape_.config);
+  if (layer >= 0)
+    return kept_of(chunk, micro_batch, layer)->gradients.mlp.stream(layer_shape_.config);
   const std::int32_t entry =
       entry_of(chunks_[static_cast<std::size_t>(chunk)].embedding_gradients, micro_batch);
   return {entry < 0 ? buffers_.input_gradient_TC

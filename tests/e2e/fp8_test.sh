@@ -55,6 +55,15 @@ train "${fp8[@]}" --set "$block" --set run.directory=narrow --set run.steps=6 --
 ends_with "the same on one rank" 0
 check "tensor axis: the losses of one rank" near "$(last_losses wide)" "$(last_losses narrow)" 0.001
 
+# What norms' backward leaves for products, where norms stand behind branches too and W waits.
+behind=("${fp8[@]}" --set model.model_type=olmo2 --set run.steps=3 --set batch.micro=1)
+train "${behind[@]}" --set run.directory=behind
+ends_with "norms behind branches" 0
+ranks 2 "${behind[@]}" --set run.directory=behind-apart --set parallel.pipeline=2 --set parallel.pipeline_schedule=zb-h1
+ends_with "norms behind branches, B and W apart" 0
+check "norms behind branches: there are steps" same "$(steps_of behind | wc -l)" 3
+check "norms behind branches: the same bits" same "$(steps_of behind-apart)" "$(steps_of behind)"
+
 # Checkpoints hold fp32 alone, from which bf16 goes on, and fp8 from what bf16 saved.
 cp -r tensor to_half && cp -r half to_fp8
 check "a checkpoint has the tensors of bf16's" same \
