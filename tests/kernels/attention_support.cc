@@ -181,12 +181,12 @@ Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::
     attention_backward(context, args);
     return g;
   }
-  for (TestTensor* const sums : {&g.dq, &g.dk, &g.dv})
-    for (std::int64_t i = 0; i < sums->shape().count(); ++i) sums->set(i, NAN);
   const auto to_write = [&](const TestTensor& sums) {
     return TestTensor(problem.dtype(), {sums.shape()[0], round_up(sums.shape()[1] + 8, 8)}, 0);
   };
   Gradients to{to_write(g.dq), to_write(g.dk), to_write(g.dv)};
+  for (TestTensor* const tensor : {&g.dq, &g.dk, &g.dv, &to.dq, &to.dk, &to.dv})
+    for (std::int64_t i = 0; i < tensor->shape().count(); ++i) tensor->set(i, NAN);
   args.written = {heads(to.dq, c, c.heads), heads(to.dk, c, c.kv_heads),
                   values(to.dv, c, c.kv_heads)};
   attention_backward(context, args);
