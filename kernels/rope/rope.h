@@ -17,9 +17,8 @@ namespace trireme {
 ///
 ///   out, in    heads [T, H, D]  f32|bf16; out may be in where no weight is given
 ///   positions  [T]     i32, in [0, P); on a GPU the caller has made sure of that
-///   cos_sin    [P, R]  f32: R/2 cosines, then R/2 sines of each position; R and D are even, R <=
-///   D,
-///                      and R may be 0
+///   cos_sin    [P, R]  f32: R/2 cosines, then R/2 sines of each position; R and D are even,
+///                      0 <= R <= D
 ///   weight     [D]     as in, optional;   rstd [T, H] f32, kept for the backward pass
 /// Arithmetic in f32. Deterministic.
 struct RopeForward {

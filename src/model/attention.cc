@@ -466,14 +466,14 @@ void rotate_back(const AttentionBranchBackward& of, const AttentionWeights& weig
 
 /// The gradient of q, k and v in codes alone, where nothing but products of it follows.
 BothOrders turned_codes(const AttentionBranchBackward& of, const TensorView& turned_TX) {
-  const AttentionConfig& config = of.pass.config.attention;
   const LinearGradients gradients = of.gradients_of_in();
-  if (gradients.fp8 == nullptr || of.pass.fp8 == nullptr || !rope_leaves_codes(config)) return {};
+  const bool quantises = of.pass.fp8 != nullptr && gradients.fp8 != nullptr;
+  if (!quantises || !rope_leaves_codes(of.pass.config, of.pass.tensor.extent())) return {};
   const auto& [q_table, k_table] = of.pass.rope;
   const BothOrders codes = of.pass.fp8->gradient_codes(of.pass.tokens(), gradients);
   if (codes.given())
     rope_backward_codes(of.pass.context, {codes.along, codes.across, turned_TX, of.pass.positions,
-                                          q_table, k_table, config.head_dim});
+                                          q_table, k_table, of.pass.config.attention.head_dim});
   return codes;
 }
 

@@ -20,11 +20,14 @@ struct AttentionWeights : BranchWeights {
 };
 AttentionWeights weights_of(const ParamStore::Lease& lease, const AttentionParams& params);
 
-/// In blocks of fp8: whether RoPE's backward leaves the gradient of q, k and v in codes alone,
-/// where B and W are one, the tensor axis has one rank and the product has no bias and no adapters.
-inline bool rope_leaves_codes(const AttentionConfig& config) {
-  return config.rope && !config.latent && config.qk_norm == QkNorm::kNone &&
-         config.head_dim % 8 == 0 && config.v_size() % 8 == 0 && config.rotated_dims() % 16 == 0;
+/// In blocks of fp8, of B and W in one of a layer that is trained: whether RoPE's backward leaves
+/// the gradient of q, k and v in codes alone.
+inline bool rope_leaves_codes(const LayerConfig& layer, std::int64_t tensor_extent) {
+  const AttentionConfig& config = layer.attention;
+  const bool alone = tensor_extent == 1 && !layer.experts && !config.latent && !config.qkv_bias &&
+                     layer.adapters.attention_in == 0;
+  return alone && config.rope && config.qk_norm == QkNorm::kNone && config.head_dim % 8 == 0 &&
+         config.v_size() % 8 == 0 && config.rotated_dims() % 16 == 0;
 }
 
 /// With in = q, k and v, of which q and k are rotated in place where they have no norm. With

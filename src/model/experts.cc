@@ -4,6 +4,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/expert_rows/expert_rows.h"
 #include "model/batch_invariance.h"
+#include "model/mlp.h"
 #include "tensor/transfer.h"
 
 namespace trireme {
@@ -64,10 +65,6 @@ ExpertsWeights weights_of(const ParamStore::Lease& lease, const ExpertsParams& p
   weights.in_adapter = weights_of(lease, params.in.adapter, params.in.experts());
   weights.out_adapter = weights_of(lease, params.out.adapter, params.out.experts());
   return weights;
-}
-
-GluGate glu_gate(const LayerConfig& layer) {
-  return layer.mlp.activation == Activation::kGeGlu ? GluGate::kGelu : GluGate::kSilu;
 }
 
 Slice home_range(const TensorAxis& tensor, std::int64_t tokens) {

@@ -14,7 +14,6 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/glu/glu_gate.h"
 #include "kernels/router/router.h"
 #include "model/branch.h"
 #include "model/expert_adapters.h"
@@ -211,9 +210,6 @@ void shared_gate_forward(const LayerPass& pass, const ExpertsWeights& weights,
 void shared_gate_backward(const LayerPass& pass, const ExpertsWeights& weights,
                           const ExpertsActivations& acts, const ExpertsGradients& left,
                           TensorView dn_TC, TensorView scratch_TC);
-/// The activation of a layer's MLPs.
-GluGate glu_gate(const LayerConfig& layer);
-
 /// Which of `tokens` rows are this rank's home tokens.
 Slice home_range(const TensorAxis& tensor, std::int64_t tokens);
 

@@ -23,10 +23,6 @@ Epilogues epilogues_of(Activation activation) {
   throw InternalError("an activation of no kind");
 }
 
-GluGate gate_of(const LayerConfig& layer) {
-  return layer.mlp.activation == Activation::kSwiGlu ? GluGate::kSilu : GluGate::kGelu;
-}
-
 QuantizedView activation_codes(const LayerPass& pass, const BranchWeights& weights) {
   return leaves_codes(pass.config, pass.tensor.extent()) ? input_codes(pass, weights.out)
                                                          : QuantizedView();
@@ -43,6 +39,10 @@ BothOrders gradient_codes(const LayerPass& pass, const LinearGradients& in,
 
 }  // namespace
 
+GluGate glu_gate(const LayerConfig& layer) {
+  return layer.mlp.activation == Activation::kGeGlu ? GluGate::kGelu : GluGate::kSilu;
+}
+
 void mlp_forward(const LayerPass& pass, const BranchWeights& weights, const BranchActivations& acts,
                  const NormedRows& n, TensorView act_TF) {
   if (activation_codes(pass, weights).given())
@@ -56,7 +56,7 @@ ProductInput mlp_activation(const LayerPass& pass, const BranchWeights& weights,
                             const BranchActivations& acts, TensorView act_TF) {
   const QuantizedView codes = activation_codes(pass, weights);
   if (!codes.given()) return {act_TF};
-  glu_forward_codes(pass.context, gate_of(pass.config), codes, acts.in_TX);
+  glu_forward_codes(pass.context, glu_gate(pass.config), codes, acts.in_TX);
   return {{}, codes};
 }
 
@@ -69,7 +69,7 @@ BothOrders mlp_backward(const MlpBackward& mlp, const BranchWeights& weights, Pe
     const LinearGradients out = mlp.gradients_of_out();
     const BothOrders din = gradient_codes(pass, mlp.gradients_of_in(), out);
     const auto make = [&](const QuantizedView& act) {
-      glu_backward_codes(pass.context, gate_of(pass.config), {din.along, din.across, act}, act_TF,
+      glu_backward_codes(pass.context, glu_gate(pass.config), {din.along, din.across, act}, act_TF,
                          mlp.acts.in_TX);
     };
     if (din.given()) {

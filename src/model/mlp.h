@@ -3,6 +3,7 @@
 //   n = norm(s);   h = act(n Wup);   y = h Wdown
 // Its first product has gate and up columns where one passes through the other, else those of up.
 
+#include "kernels/glu/glu_gate.h"
 #include "model/branch.h"
 
 namespace trireme {
@@ -30,6 +31,9 @@ inline bool leaves_gradient_codes(const LayerConfig& layer, std::int64_t tensor_
   return leaves_codes(layer, tensor_extent) && tensor_extent == 1 && !layer.mlp.bias &&
          layer.adapters.mlp_in == 0 && !layer.attention.latent;
 }
+
+/// The activation of a layer's MLPs, its experts' too.
+GluGate glu_gate(const LayerConfig& layer);
 
 struct MlpGradients : BranchGradients {
   TensorView act_TF;  ///< h again

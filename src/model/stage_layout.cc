@@ -69,6 +69,18 @@ HeadShape head_shape(const ModelConfig& config, const LayerShape& layer, const S
   return head;
 }
 
+/// Of B and W in one. Layers share one set; only the residual gradient goes to and fro between two
+/// buffers, with its maximum: W may read a layer's when that of the layer before is there.
+std::vector<BlockGradients> lay_out_in_turns(ArenaCursor& arena, const LayerShape& layer) {
+  std::vector<BlockGradients> turns(2, lay_out_gradients(arena, layer));
+  for (BlockGradients& gradients : turns) {
+    gradients.mlp.dy_TC = arena.take(layer.wide(layer.hidden));
+    if (mlp_sizes(layer).out_gradient_maximum)
+      gradients.mlp.dout_amax_1 = arena.take(LayerShape::maxima_of(1));
+  }
+  return turns;
+}
+
 /// Elements of the largest weight of a layer's products.
 std::int64_t largest_weight(const LayerShape& layer) {
   std::int64_t most = 0;
@@ -252,12 +264,7 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
   };
   const auto backward = [&] {
     if (!training) return;
-    if (together) {
-      // Layers share one set; only the residual gradient goes to and fro between two buffers.
-      buffers.gradients.assign(2, lay_out_gradients(arena, layer));
-      for (BlockGradients& gradients : buffers.gradients)
-        gradients.mlp.dy_TC = arena.take(layer.wide(layer.hidden));
-    }
+    if (together) buffers.gradients = lay_out_in_turns(arena, layer);
     buffers.backward = lay_out_attention_scratch(arena, layer);
   };
   if (shape.turns) {

@@ -343,9 +343,9 @@ class PartTimes::Walk {
   }
   /// RoPE's pass, where it quantises for both products.
   [[nodiscard]] double saved_by_rope_codes() const {
-    const bool alone = in_blocks() && tensor_.ranks() == 1 && !parts_.model_.adapters &&
-                       !layer_.experts && !layer_.attention.qkv_bias;
-    return alone && rope_leaves_codes(layer_.attention) ? ops_.memory(2 * rotated_bytes()) : 0;
+    const bool leaves =
+        in_blocks() && !parts_.model_.adapters && rope_leaves_codes(layer_, tensor_.ranks());
+    return leaves ? ops_.memory(2 * rotated_bytes()) : 0;
   }
   /// Less than activation(true) and what quantises for products, where codes are made behind.
   [[nodiscard]] double saved_by_gradient_codes() const {

@@ -49,7 +49,7 @@ on cuda-host base.json "${short[@]}" --set precision.compute=bf16 "${qwen2_moe[@
 same_run "experts: the same bits without a CUDA graph" plain-experts 5 gpu-qwen2_moe-bf16
 
 # Products in fp8: a CPU has the same codes where bf16 values are the same. Sizes are no multiples of 128; a step is recorded.
-# In one run their kernels are measured, which a host has two of where SwiGLU follows.
+# In one run their kernels are measured, which a host has two of where SwiGLU follows, and for inputs' gradients.
 fp8=("${short[@]}" --set precision.compute=fp8 --set model.hidden_size=80 --set model.head_dim=16 --set model.intermediate_size=144)
 for recipe in tensor block; do
   experts=("${fp8[@]}" --set precision.fp8.recipe=$recipe --set model.model_type=mixtral --set model.num_local_experts=3)
@@ -70,7 +70,8 @@ for recipe in tensor block; do
 done
 chosen_fp8() { sed -n '/"fp8_products"/,/"attention"/ p' gpu-fp8-tensor/kernel_choices.json; }
 check "fp8: SwiGLU and its gradient were measured within products and apart" [ "$(chosen_fp8 | grep -c '"unfused": [0-9]')" = 2 ]
-check "fp8: of nothing else there are two" [ "$(chosen_fp8 | grep -c '"kernel"')" = 2 ]
+check "fp8: inputs' gradients were, by two and by three warpgroups" [ "$(chosen_fp8 | grep -c '"hopper_3": [0-9]')" = 4 ]
+check "fp8: of nothing else there are two" [ "$(chosen_fp8 | grep -c '"kernel"')" = 6 ]
 on cuda-host base.json "${fp8[@]}" --set precision.fp8.recipe=block --set run.directory=plain-fp8 --set run.cuda_graph=off
 same_run "fp8: the same bits without a CUDA graph" plain-fp8 5 gpu-fp8-block
 

@@ -55,14 +55,21 @@ train "${fp8[@]}" --set "$block" --set run.directory=narrow --set run.steps=6 --
 ends_with "the same on one rank" 0
 check "tensor axis: the losses of one rank" near "$(last_losses wide)" "$(last_losses narrow)" 0.001
 
-# What norms' backward leaves for products, where norms stand behind branches too and W waits.
-behind=("${fp8[@]}" --set model.model_type=olmo2 --set run.steps=3 --set batch.micro=1)
-train "${behind[@]}" --set run.directory=behind
-ends_with "norms behind branches" 0
-ranks 2 "${behind[@]}" --set run.directory=behind-apart --set parallel.pipeline=2 --set parallel.pipeline_schedule=zb-h1
-ends_with "norms behind branches, B and W apart" 0
-check "norms behind branches: there are steps" same "$(steps_of behind | wc -l)" 3
-check "norms behind branches: the same bits" same "$(steps_of behind-apart)" "$(steps_of behind)"
+# What norms' backward leaves for products, where norms stand behind branches too, where W waits, and with latents, where
+# W of a layer comes behind the norm that begins the next.
+behind=(--set model.model_type=olmo2)
+latents=(--set model.model_type=deepseek_v3 --set model.num_key_value_heads=2 --set model.q_lora_rank=16 --set model.kv_lora_rank=16
+  --set model.qk_nope_head_dim=16 --set model.qk_rope_head_dim=16 --set model.v_head_dim=16 --set model.first_k_dense_replace=2)
+for kind in behind latents; do
+  declare -n model=$kind
+  maxima=("${fp8[@]}" "${model[@]}" --set run.steps=3 --set batch.micro=1)
+  train "${maxima[@]}" --set run.directory=$kind
+  ends_with "$kind" 0
+  ranks 2 "${maxima[@]}" --set run.directory=$kind-apart --set parallel.pipeline=2 --set parallel.pipeline_schedule=zb-h1
+  ends_with "$kind, B and W apart" 0
+  check "$kind: there are steps" same "$(steps_of $kind | wc -l)" 3
+  check "$kind: the same bits" same "$(steps_of $kind-apart)" "$(steps_of $kind)"
+done
 
 # Checkpoints hold fp32 alone, from which bf16 goes on, and fp8 from what bf16 saved.
 cp -r tensor to_half && cp -r half to_fp8
