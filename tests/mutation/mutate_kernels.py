@@ -11,7 +11,8 @@ edit that changes nothing (a tuning constant, a bound that another one covers). 
 survive than --allowed. With `--executor simt --executor ptx` each edit is also compiled by nvcc and its PTX interpreted
 (kernels_ptx_tests), and what only one of the two finds is counted.
 
---planted: not any edits, but those of planted_faults.py, of which none may survive.
+--planted: not any edits, but those of planted_faults.py, of which none may survive. --check, which needs no build, only says
+whether the code that each of these changes still stands.
 """
 
 import argparse
@@ -218,14 +219,21 @@ def planted(builds, ops):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--build", type=pathlib.Path)
     parser.add_argument("--op", action="append", help="a folder of kernels/; all by default")
     parser.add_argument("--executor", action="append", choices=EXECUTORS, help="simt by default; both may be named")
     parser.add_argument("--count", type=int, default=20, help="edits of each op that compile")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--allowed", type=float, default=0.25, help="the share that may survive")
     parser.add_argument("--planted", action="store_true", help="the faults of planted_faults.py")
+    parser.add_argument("--check", action="store_true", help="that planted faults can be made")
     arguments = parser.parse_args()
+    if arguments.check:
+        faults = [with_fault(files, what, changes) for groups in PLANTED.values() for _, files, faults in groups for what, changes in faults]
+        print(f"{len(faults)} planted faults")
+        return 0
+    if arguments.build is None:
+        parser.error("--build is missing")
     draw = random.Random(arguments.seed)
     executors = arguments.executor or ["simt"]
     survivors, tried, only = [], 0, dict.fromkeys(executors, 0)
