@@ -195,8 +195,8 @@ void expect_codes_of_separate_ops(Context& context, const CodesCase& of) {
 }
 
 TEST_P(Glu, codes_are_the_bits_of_separate_ops) {
-  constexpr Size sizes[] = {{1, 8}, {130, 136}, {141, 272}, {3, 2184}};
-  for (const Size& size : sizes) {
+  constexpr Size kCodeSizes[] = {{1, 8}, {130, 136}, {141, 272}, {3, 2184}};
+  for (const Size& size : kCodeSizes) {
     for (const GluGate gate : kGates) {
       const DType gradients = gate == kSilu ? DType::kF8E5M2 : DType::kF8E4M3;
       for (const int threads : {1, 3}) {
