@@ -129,16 +129,17 @@ AttentionGpuBackward gpu_args(Context& context, const AttentionShape& shape,
           nullptr};
 }
 
-/// Where a block's keys, with all that sees them, are its alone.
+/// Whether gradients may be written: Hopper's, where a block's keys are its alone.
+bool has_all_keys(const AttentionGpuBackward& raw) {
+  return raw.kv_ranges.count == 1 && raw.kv_ranges.on_host[0].count == raw.shape.kv_tokens;
+}
 AttentionWrites writes(Context& context, const AttentionShape& shape,
                        const AttentionBackward& args) {
-  if (!args.written.given()) return AttentionWrites::kNo;
   const AttentionHopperKernels* const hopper = hopper_kernels_of(context);
+  if (!args.written.given() || hopper == nullptr) return AttentionWrites::kNo;
   const AttentionGpuBackward raw = gpu_args(context, shape, args);
-  const bool all_keys =
-      raw.kv_ranges.count == 1 && raw.kv_ranges.on_host[0].count == shape.kv_tokens;
-  const bool served = hopper != nullptr && all_keys && hopper->serves_backward(raw);
-  return served ? AttentionWrites::kFromDelta : AttentionWrites::kNo;
+  return has_all_keys(raw) && hopper->serves_backward(raw) ? AttentionWrites::kFromDelta
+                                                           : AttentionWrites::kNo;
 }
 AttentionWrites writes_never(Context& /*context*/, const AttentionShape& /*shape*/,
                              const AttentionBackward& /*args*/) {
@@ -171,14 +172,12 @@ void take_scratch(Context& context, AttentionGpuBackward& args, bool turns) {
 
 void backward_by(Context& context, const AttentionShape& shape, const AttentionBackward& args,
                  Kernels kernels) {
-  const bool written = args.written.given();
-  if (written && (kernels == Kernels::kMma || writes(context, shape, args) == AttentionWrites::kNo))
-    refuse_written(args);
   AttentionGpuBackward raw = gpu_args(context, shape, args);
   const AttentionHopperKernels* const hopper = hopper_kernels_of(context);
   const bool served = hopper != nullptr && hopper->serves_backward(raw);
   expect(served || kernels != Kernels::kWgmma, "no kernel for Hopper serves this attention");
-  const bool by_wgmma = served && kernels != Kernels::kMma;
+  const bool by_wgmma = served && kernels != Kernels::kMma, written = args.written.given();
+  if (!by_wgmma || !has_all_keys(raw)) refuse_written(args);
   take_scratch(context, raw, by_wgmma && !raw.atomics);
   (by_wgmma ? hopper->backward : gpu_kernels_of().backward)(raw);
   if (written)
