@@ -78,7 +78,7 @@ function(trireme_tests name)
     foreach(ranks ${arg_RANKS})
       add_test(NAME ${name}_mpi_${ranks}
                COMMAND ${CMAKE_SOURCE_DIR}/tests/support/mpirun.sh ${ranks} $<TARGET_FILE:${name}_mpi_tests>)
-      set_tests_properties(${name}_mpi_${ranks} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS mpi RUN_SERIAL TRUE)
+      set_tests_properties(${name}_mpi_${ranks} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS mpi PROCESSORS ${ranks})
     endforeach()
   endif()
 endfunction()
