@@ -227,8 +227,6 @@ GEMM_FP8_SPLIT = [
                                                        "int begin_of(int block) const { return (block * shared() * steps + blocks - 1) / blocks; }")]),
     ("pieces counted from another block", [("block - block_of(tile_begin)", "block - block_of(tile_begin) + 1")]),
     ("a range that goes on in the next block's", [("end = begin_of(block + 1);", "end = begin_of(block + 1) + (block + 1 < blocks ? 1 : 0);")]),
-    ("a range gone through from its beginning",
-     [("(end - 1) / steps - (number - in_turn)", "begin / steps + (number - in_turn)"), ("tile_end <= begin) return", "tile_begin >= end) return")]),
 ]
 
 FORWARD_FILES = ["kernels/attention/attention_forward_sm90.cuh", "kernels/attention/attention_sweep_sm90.cuh"]
