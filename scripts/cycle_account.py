@@ -295,8 +295,10 @@ def split_pieces(m, n, k):
 def fp8_case(name, found, m, n, k, by_column=False, shared=False, split=False):
     """Ours of fp8 with scales of blocks, of b's 128 columns or, for gradients of weights, of each; a turn of 128 of k, of which all
     warpgroups' instructions share a scheduler. shared: with its shared memory, which the cases of others leave out. split: blocks
-    share sums; half of the pieces are added to the result beside the tiles."""
+    share sums."""
     file, out = ("gemm_fp8_f32_cuda_sm90.cu", 8) if by_column else ("gemm_fp8_cuda_sm90.cu", 2)
+    if split:
+        file = "gemm_fp8_split_cuda_sm90.cu"
     tile = FP8_TILES[by_column][0] if split else min(FP8_TILES[by_column], key=lambda tile: tile.turns(m, n) * tile.cycles)
     # Those that read scales beside what products read; the longest where each column has its own.
     loops = [loop for loop in found[f"{file} gemm_fp8_sm90_kernel"] if loop.products == 4 * tile.waves and loop.shared > 192 * tile.waves]
