@@ -283,17 +283,30 @@ class Fp8Tile:
 FP8_TILES = {False: (Fp8Tile(2, 2, 2, 6, 1600), Fp8Tile(2, 1, 1, 3, 900)), True: (Fp8Tile(2, 2, 2, 44, 2030), Fp8Tile(2, 1, 1, 34, 1230))}
 
 
-def fp8_case(name, found, m, n, k, by_column=False, shared=False):
+def split_pieces(m, n, k):
+    """kernels/gemm/gemm_split.h, of tiles of 256 x 128: the most pieces that a block has, or that wait for each other; its steps."""
+    tiles, steps = ceil(m, 256) * ceil(n, 128), ceil(k, 128)
+    blocks = min(max(tiles * steps // 16, tiles), MULTIPROCESSORS)
+    whole = max(tiles // blocks - (tiles % blocks != 0), 0)
+    of_block = (tiles - whole * blocks) * steps / blocks
+    return whole + (max(ceil(of_block, steps), ceil(steps, of_block)) + 1 if of_block else 0), whole * steps + of_block
+
+
+def fp8_case(name, found, m, n, k, by_column=False, shared=False, split=False):
     """Ours of fp8 with scales of blocks, of b's 128 columns or, for gradients of weights, of each; a turn of 128 of k, of which all
-    warpgroups' instructions share a scheduler. shared: with its shared memory, which the cases of others leave out."""
+    warpgroups' instructions share a scheduler. shared: with its shared memory, which the cases of others leave out. split: blocks
+    share sums."""
     file, out = ("gemm_fp8_f32_cuda_sm90.cu", 8) if by_column else ("gemm_fp8_cuda_sm90.cu", 2)
-    tile = min(FP8_TILES[by_column], key=lambda tile: tile.turns(m, n) * tile.cycles)
+    if split:
+        file = "gemm_fp8_split_cuda_sm90.cu"
+    tile = FP8_TILES[by_column][0] if split else min(FP8_TILES[by_column], key=lambda tile: tile.turns(m, n) * tile.cycles)
     # Those that read scales beside what products read; the longest where each column has its own.
     loops = [loop for loop in found[f"{file} gemm_fp8_sm90_kernel"] if loop.products == 4 * tile.waves and loop.shared > 192 * tile.waves]
     if not loops:
         sys.exit(f"cycle_account: main_loops.md has no loop of {file} with scales and {4 * tile.waves} products")
     loop = max(loops, key=lambda loop: loop.instructions)
-    return Case(f"{name} [{m}, {n}, {k}]", tile.turns(m, n), ceil(k, 128), tile.height() * 128 * 128 * 2 / FP8, loop.slots() * tile.consumers,
+    pieces, steps = split_pieces(m, n, k) if split else (tile.turns(m, n), tile.turns(m, n) * ceil(k, 128))
+    return Case(f"{name} [{m}, {n}, {k}]", pieces, steps / pieces, tile.height() * 128 * 128 * 2 / FP8, loop.slots() * tile.consumers,
                 m * k + n * k + 4 * m * ceil(k, 128) + out * m * n, 2 * m * n * k, shared=tile.shared() if shared else 0)
 
 
@@ -359,6 +372,20 @@ def fp8_rows(found, constants):
         yield (f"{name} [{n}, {k}]", *(f"{case.tflops(constants):.0f}" for case in cases))
 
 
+# Rows and columns of weights whose tiles do not fill an H200's turns; tokens.
+SMALL = {"124M: q, k, v": (2304, 768), "output": (768, 768), "gate, up": (6144, 768), "down": (768, 3072),
+         "1.5B: q, k, v": (4800, 1600), "output ": (1600, 1600), "up": (6400, 1600), "down ": (1600, 6400)}
+
+
+def split_rows(found, constants):
+    """Cells of a table: microseconds of such weights' gradients by whole tiles, by blocks that share sums, and the quotient. A tile's
+    128 KiB of f32 take 9,000 cycles to be added to the result (kernels/README.md, "Experts of DeepSeek-V3")."""
+    constants = {**constants, "tile": 9000.0}
+    for name, (n, k) in SMALL.items():
+        whole, split = (1e6 * fp8_case(name, found, n, k, TOKENS, by_column=True, shared=True, split=split).seconds(constants) for split in (False, True))
+        yield f"{name.strip()} [{n}, {k}]", f"{whole:.0f}", f"{split:.0f}", f"{whole / split:.2f}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", action="store_true", help="print every published case")
@@ -378,6 +405,9 @@ def main():
         print("| " + " | ".join(row) + " |")
     print("\n| our fp8 in blocks, 16,384 tokens | forward | input's gradient | weights' gradient |\n|---|---|---|---|")
     for row in fp8_rows(found, constants):
+        print("| " + " | ".join(row) + " |")
+    print("\n| weights' gradients in blocks, 16,384 tokens | whole tiles, us | shared sums, us | faster by |\n|---|---|---|---|")
+    for row in split_rows(found, constants):
         print("| " + " | ".join(row) + " |")
 
 

@@ -47,7 +47,7 @@ SUITES = {
                   "AttentionHopperGradient"],
     "cross_entropy": ["CrossEntropy"], "elementwise": ["Elementwise"], "embedding": ["Embedding"], "gelu": ["Gelu"],
     "glu": ["Glu"],
-    "gemm": ["GemmOp", "GemmEpilogueOp", "GemmRows"], "gemm_fp8": ["GemmQuantizedGpu", "GemmEpilogueQuantizedGpu"],
+    "gemm": ["GemmOp", "GemmEpilogueOp", "GemmRows"], "gemm_fp8": ["GemmQuantizedGpu", "GemmQuantizedSplit", "GemmEpilogueQuantizedGpu"],
     "grouped_gemm_fp8": ["GroupedGemmQuantizedGpu"], "quantize": ["QuantizeOp", "QuantizeSegmentsTest"], "grad_norm": ["GradNorm"], "norm": ["Norm"],
     "projection_norm": ["ProjectionNorm"], "rope": ["Rope"], "shards": ["Shards"],
 }

@@ -48,6 +48,7 @@ struct GpuKernels {
   const GemmGpuKernels* gemm_cublaslt = nullptr;           ///< where that library was found
   const GemmQuantizedGpuKernels* gemm_fp8_sm90 = nullptr;  ///< where code for sm_90a was compiled
   const GemmQuantizedGpuKernels* gemm_fp8_triple_sm90 = nullptr;  ///< likewise
+  const GemmQuantizedGpuKernels* gemm_fp8_split_sm90 = nullptr;   ///< likewise
   const GemmQuantizedGpuKernels* gemm_fp8_cublaslt = nullptr;     ///< where that library was found
   const GluKernels* glu = nullptr;
   const GradNormGpuKernels* grad_norm = nullptr;

@@ -53,6 +53,7 @@ const GpuKernels& gpu_kernels() {
 #ifdef TRIREME_GPU_SM90
       .gemm_fp8_sm90 = &cuda::gemm_fp8_sm90,
       .gemm_fp8_triple_sm90 = &cuda::gemm_fp8_triple_sm90,
+      .gemm_fp8_split_sm90 = &cuda::gemm_fp8_split_sm90,
 #endif
 #ifdef TRIREME_GPU_CUBLASLT
       .gemm_fp8_cublaslt = &cuda::gemm_fp8_cublaslt,

@@ -88,6 +88,12 @@ constexpr std::int64_t attention_turns_bytes(std::int64_t sequences, std::int64_
 /// What a library's products use at most, on Hopper, and its alignment.
 constexpr std::int64_t kProductWorkspaceBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kProductAlignment = 256;
+/// Of the same memory, where blocks share the sums of tiles (gemm_split.h): the number of blocks
+/// that have begun, and the turns of the two warpgroups at each of fewer than two tiles a block.
+constexpr std::int64_t kSplitBlocksMax = 256;
+constexpr std::int64_t kSplitTurnsBytes =
+    (1 + 2 * 2 * kSplitBlocksMax) * std::int64_t{sizeof(std::int32_t)};
+static_assert(kSplitTurnsBytes <= kProductWorkspaceBytes);
 /// Beside that, of products in fp8: scales in places of their own and the sums of the parts of K
 /// before they are rounded, or the scales of blocks in the library's order.
 constexpr std::int64_t kFp8ProductBytes = (std::int64_t{32} << 20) + 512;

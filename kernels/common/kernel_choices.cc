@@ -11,8 +11,8 @@
 namespace trireme {
 namespace {
 
-constexpr std::string_view kKernels[kProductKernelCount] = {"own", "hopper", "cublaslt", "unfused",
-                                                            "hopper_3"};
+constexpr std::string_view kKernels[kProductKernelCount] = {"own",     "hopper",   "cublaslt",
+                                                            "unfused", "hopper_3", "hopper_split"};
 constexpr std::span<const std::string_view> kPlainKernels = std::span(kKernels).first(4);
 /// Those of fp8 products, which begin with the second.
 constexpr std::span<const std::string_view> kQuantizedKernels = std::span(kKernels).subspan(1);

@@ -20,9 +20,10 @@ enum class ProductKernel : std::uint8_t {
   kHopper,   ///< "hopper": this program's, by TMA and wgmma
   kLibrary,  ///< "cublaslt"
   kUnfused,  ///< "unfused": the product without its epilogue, as that is chosen, then the op
-  kTriple    ///< "hopper_3": as kHopper, of fp8 by three warpgroups
+  kTriple,   ///< "hopper_3": as kHopper, of fp8 by three warpgroups
+  kSplit     ///< "hopper_split": as kHopper, of fp8 by blocks that share sums over k
 };
-inline constexpr int kProductKernelCount = 5;
+inline constexpr int kProductKernelCount = 6;
 std::string_view name_of(ProductKernel kernel);
 
 /// What a choice depends on; names as in gemm.h. Kernels for other addresses are passed over.

@@ -61,6 +61,25 @@ inline Fp8Scales scales_of(const GemmQuantizedGpuArgs& args, const ScalesGpu& of
   return scales;
 }
 
+/// Tiles of the result, each as high as all blocks of a cluster.
+template <class T, bool kDual>
+std::int64_t tiles_of(const GemmQuantizedGpuArgs& args) {
+  return blocks_for(args.product.m, T::kM * T::kCluster) * ColumnTiles(args.b, kDual).count();
+}
+
+inline SplitTiles split_of(const GemmQuantizedGpuArgs& args) {
+  using T = SplitFp8Tile<Fp8Sums::kByTile>;  // as large as those of other sums
+  return {tiles_of<T, false>(args), args.product.k / T::kK, max(args.product.multiprocessors, 1)};
+}
+
+/// Counts of turns begin at 0.
+inline void begin_split(Fp8Product& p, const GemmQuantizedGpuArgs& args) {
+  p.split = split_of(args);
+  p.turns = static_cast<int*>(args.product.workspace);
+  check_call("gemm_fp8", cudaMemsetAsync(p.turns, 0, gpu_scratch::kSplitTurnsBytes,
+                                         stream_of(args.product.exec)));
+}
+
 template <class T, Fp8 kA, Fp8 kB, class E>
 void launch_fp8_tile(const GemmQuantizedGpuArgs& args, E epilogue) {
   const GemmGpuArgs& product = args.product;
@@ -83,10 +102,14 @@ void launch_fp8_tile(const GemmQuantizedGpuArgs& args, E epilogue) {
                    ? out_map<E>(direct.outputs, i, product.m, p.n)
                    : p.a;
   }
-  const std::int64_t tiles = blocks_for(product.m, T::kM * T::kCluster) * p.columns.count();
-  const int clusters = max(product.multiprocessors / T::kCluster, 1);
+  std::int64_t clusters =
+      min(tiles_of<T, E::kDual>(args), std::int64_t{max(product.multiprocessors / T::kCluster, 1)});
+  if constexpr (T::kSplits) {
+    begin_split(p, args);
+    clusters = p.split.blocks;
+  }
   launch(gemm_fp8_sm90_kernel<T, kA, kB, E>,
-         {.grid = static_cast<unsigned>(min(tiles, std::int64_t{clusters})) * T::kCluster,
+         {.grid = static_cast<unsigned>(clusters) * T::kCluster,
           .block = T::kThreads,
           .smem_bytes = sizeof(typename T::Smem),
           .stream = stream_of(product.exec),
@@ -108,9 +131,8 @@ inline constexpr Fp8StepCycles kFp8StepCycles =
 /// How often a multiprocessor takes a tile.
 template <class T, class E>
 std::int64_t turns_of(const GemmQuantizedGpuArgs& args) {
-  const std::int64_t tiles =
-      blocks_for(args.product.m, T::kM * T::kCluster) * ColumnTiles(args.b, E::kDual).count();
-  return blocks_for(tiles, max(args.product.multiprocessors / T::kCluster, 1));
+  return blocks_for(tiles_of<T, E::kDual>(args),
+                    max(args.product.multiprocessors / T::kCluster, 1));
 }
 
 template <Fp8Sums kSums, Fp8 kA, Fp8 kB, class E>

@@ -4,16 +4,25 @@
 //
 // wgmma adds fp8 products into an accumulator of few bits. So after each 128 of k its sums are
 // taken out and added in f32, times the scales of that block: while one warpgroup does that the
-// tensor cores work for the others. An element has the same bits in every tile.
+// tensor cores work for the others. An element has the same bits in every tile, if blocks do not
+// share its sum (gemm_split.h).
 
 #include "kernels/gemm/gemm_fp8_tiles.h"
 #include "kernels/gemm/gemm_maxima.cuh"
 #include "kernels/gemm/gemm_sm90_stages.cuh"
+#include "kernels/gemm/gemm_split.h"
 
 namespace trireme::cuda {
 
 using ptx::Fp8;
 using Fp8Code = std::uint8_t;
+
+/// A tile of a block: its first row, its columns, and the steps that the block takes.
+struct Fp8TileAt {
+  int row;
+  ColumnTile columns;
+  TilePiece piece;
+};
 
 /// How b is scaled, and with it the sums.
 enum class Fp8Sums : std::uint8_t {
@@ -32,7 +41,7 @@ struct Fp8Tile {
   static constexpr int kStages = kRing, kThreads = 128 * (1 + kConsumers);
   static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 56,
                        kConsumerRegisters = kConsumers == 2 ? 232 : 152;
-  static constexpr bool kScaled = kSums != Fp8Sums::kAtEnd;
+  static constexpr bool kScaled = kSums != Fp8Sums::kAtEnd, kSplits = false;
   /// Waves of the warpgroups take turns: those that began together would end together, and leave
   /// the tensor cores idle while all add.
   static constexpr bool kInTurn = kSums == Fp8Sums::kByColumn || kConsumers > 2;
@@ -53,6 +62,15 @@ using LargeFp8Tile = Fp8Tile<2, 2, kSums == Fp8Sums::kAtEnd ? 4 : 3, kBlocks, kS
 using TripleFp8Tile = Fp8Tile<3, 1, 4, 2, Fp8Sums::kByTile>;
 template <Fp8Sums kSums>
 using NarrowFp8Tile = Fp8Tile<2, 1, 5, 1, kSums>;
+/// Blocks share sums over k (gemm_split.h).
+template <Fp8Sums kSums>
+struct SplitFp8Tile : LargeFp8Tile<1, kSums> {
+  static constexpr bool kSplits = true;
+  struct Smem : LargeFp8Tile<1, kSums>::Smem {
+    int block;                                 ///< of those that have begun, counted from 0
+    Fp8TileAt tiles[SplitTiles::kPiecesMost];  ///< behind the last there are none: no steps
+  };
+};
 
 struct Fp8Scales {
   const float* scales;
@@ -68,12 +86,9 @@ struct Fp8Product {
   Fp8Scales scales_a, scales_b;
   ScaleBlocks rows;
   ColumnTiles columns;
-};
-
-/// A tile of a block: its first row, and its columns.
-struct Fp8TileAt {
-  int row;
-  ColumnTile columns;
+  SplitTiles split;
+  int* turns =
+      nullptr;  ///< of a split: how many blocks have begun; pieces of shared tiles that were added
 };
 
 /// The tiles that the clusters take in turn, each as high as all blocks of a cluster.
@@ -83,7 +98,7 @@ struct Fp8Tiles {
   const Fp8Product& p;
   int rows, columns, next, stride, rank = 0;
 
-  __device__ __forceinline__ explicit Fp8Tiles(const Fp8Product& of)
+  __device__ __forceinline__ Fp8Tiles(const typename T::Smem&, const Fp8Product& of)
       : p(of),
         rows((p.m + kRows - 1) / kRows),
         columns(p.columns.count()),
@@ -93,13 +108,51 @@ struct Fp8Tiles {
   }
   __device__ __forceinline__ bool take(Fp8TileAt& at) {
     if (next >= rows * columns) return false;
-    const TileAt tile = tile_at(next, rows, columns);
-    at.row = static_cast<int>(tile.row) * kRows + rank * T::kM;
-    at.columns = p.columns.at(static_cast<int>(tile.column));
+    at = find({next, 0, p.steps, -1});
     next += stride;
     return true;
   }
+  __device__ __forceinline__ Fp8TileAt find(const TilePiece& piece) const {
+    const TileAt tile = tile_at(piece.tile, rows, columns);
+    return {static_cast<int>(tile.row) * kRows + rank * T::kM,
+            p.columns.at(static_cast<int>(tile.column)), piece};
+  }
 };
+
+/// Those of a block that shares sums, which stand in shared memory.
+template <class T>
+struct SharedFp8Tiles {
+  static constexpr int rank = 0;
+  const typename T::Smem& s;
+  int next = 0;
+
+  __device__ __forceinline__ SharedFp8Tiles(const typename T::Smem& of, const Fp8Product&)
+      : s(of) {}
+  __device__ __forceinline__ bool take(Fp8TileAt& at) {
+    at = s.tiles[next++];
+    return at.piece.steps > 0;
+  }
+  /// What was taken last, which takes no registers in between.
+  [[nodiscard]] __device__ __forceinline__ const Fp8TileAt& taken() const {
+    return s.tiles[next - 1];
+  }
+};
+
+template <class T>
+using TilesOf = std::conditional_t<T::kSplits, SharedFp8Tiles<T>, Fp8Tiles<T>>;
+
+/// All threads: the block's number, then its tiles, which others see behind the next barrier.
+template <class T>
+__device__ __forceinline__ void find_tiles(typename T::Smem& s, const Fp8Product& p) {
+  static_assert(T::kCluster == 1);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) s.block = atomicAdd(p.turns, 1);
+  __syncthreads();
+  if (thread >= SplitTiles::kPiecesMost) return;
+  TilePiece piece{};
+  const bool exists = p.split.find(s.block, thread, piece);
+  s.tiles[thread] = exists ? Fp8Tiles<T>(s, p).find(piece) : Fp8TileAt{};
+}
 
 // ---- the producers ----
 
@@ -127,9 +180,10 @@ __device__ __forceinline__ void bring_b(Fp8Code* tile, const TensorMap& map, int
 template <class T, class E>
 __device__ __forceinline__ void bring_codes(typename T::Smem& s, const Fp8Product& p) {
   Ring<T::kStages> ring;
-  Fp8Tiles<T> tiles(p);
+  TilesOf<T> tiles(s, p);
   for (Fp8TileAt at; tiles.take(at);) {
-    for (int step = 0; step < p.steps; ++step, ring.advance()) {
+    const int end = at.piece.first + at.piece.steps;
+    for (int step = at.piece.first; step < end; ++step, ring.advance()) {
       std::uint64_t* full = &s.full[ring.stage];
       ptx::mbarrier_wait(&s.empty[ring.stage], ring.parity ^ 1);
       ptx::mbarrier_arrive_expect_tx(full, static_cast<int>(sizeof s.a[0] + sizeof s.b[0]));
@@ -222,18 +276,18 @@ struct Fp8TileScales {
     return (i == 0 ? at.columns.block : at.columns.second_block) * p.scales_b.stride;
   }
   __device__ __forceinline__ int step_a(int step) const {
-    return p.scales_a.columns.of_block(step);
+    return p.scales_a.columns.of_block(at.piece.first + step);
   }
   __device__ __forceinline__ int step_b(int step) const {
-    return p.scales_b.columns.of_block(step);
+    return p.scales_b.columns.of_block(at.piece.first + step);
   }
 };
 
 template <class T>
 __device__ __forceinline__ void bring_scales(typename T::Smem& s, const Fp8Product& p) {
   ScaleCopies<T> copies(s);
-  Fp8Tiles<T> tiles(p);
-  for (Fp8TileAt at; tiles.take(at);) copies.bring(Fp8TileScales{p, at}, p.steps);
+  TilesOf<T> tiles(s, p);
+  for (Fp8TileAt at; tiles.take(at);) copies.bring(Fp8TileScales{p, at}, at.piece.steps);
   copies.finish();
 }
 
@@ -405,12 +459,62 @@ __device__ __forceinline__ void scale_sums(float (&sums)[T::kWaves][64], const F
 template <class E>
 inline constexpr int kFp8Columns = E::kDual ? ColumnTiles::kWidth / 2 : ColumnTiles::kWidth;
 
+/// A warpgroup's turn to add its part of a shared tile's piece to the result, and to end it once
+/// that is there. None where the piece is the whole tile.
+template <class T>
+class PieceTurn {
+ public:
+  __device__ __forceinline__ PieceTurn(const Fp8Product& p, const TilePiece& piece, int consumer)
+      : count_(p.turns + 1 + (piece.tile - p.split.whole) * T::kConsumers + consumer),
+        before_(piece.before),
+        consumer_(consumer) {}
+
+  __device__ __forceinline__ void begin() const {
+    if (before_ < 0) return;
+    if (elected()) {
+      ptx::begin_turn(count_, before_);
+      ptx::fence_proxy_async_global();
+    }
+    ptx::barrier_sync(1 + consumer_, kWarpgroup);
+  }
+  __device__ __forceinline__ void end() const {
+    if (before_ < 0) return;
+    ptx::barrier_sync(1 + consumer_, kWarpgroup);  // what other threads stored themselves
+    if (!elected()) return;
+    ptx::bulk_wait<0>();
+    ptx::fence_proxy_async_global();
+    ptx::end_turn(count_);
+  }
+
+ private:
+  static __device__ __forceinline__ bool elected() { return threadIdx.x % kWarpgroup == 0; }
+  int* count_;
+  int before_, consumer_;
+};
+
+/// What follows a warpgroup's sums of a tile.
+template <class T, class E>
+__device__ __forceinline__ void leave_tile(const float (&sums)[T::kWaves][64], typename T::Smem& s,
+                                           const Fp8Product& p, const E& epilogue,
+                                           const DirectSink<typename E::Out>& direct,
+                                           const Fp8TileAt& at, int consumer, int& buffer) {
+#pragma unroll
+  for (int wave = 0; wave < T::kWaves; ++wave) {
+    const TileOrigin origin{at.row + wave_row<T>(consumer, wave), at.columns.begin};
+    if (origin.row >= p.m) continue;
+    finish_sums<kFp8Columns<E>>({s.out[consumer], p.out, consumer, buffer}, p.by_tma, epilogue,
+                                {direct.outputs, at.columns.end, direct.pairs}, sums[wave], origin,
+                                {p.m, at.columns.end});
+  }
+}
+
 template <class T, Fp8 kA, Fp8 kB, class E>
 __global__ void __launch_bounds__(T::kThreads, 1)
     gemm_fp8_sm90_kernel(const __grid_constant__ Fp8Product p, const E epilogue,
                          const DirectSink<typename E::Out> direct) {
   auto& s = smem<typename T::Smem>();
   const int group = warpgroup();
+  if constexpr (T::kSplits) find_tiles<T>(s, p);
   begin_ring<T>(s, T::kScaled ? 1 + T::kScaleThreads : 1);
 
   if (group == 0) {
@@ -433,22 +537,25 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const OwnMaxima<E> own{epilogue};
   const Turns<T::kConsumers> turns{consumer};
   if constexpr (T::kInTurn) turns.open();
-  Fp8Tiles<T> tiles(p);
+  TilesOf<T> tiles(s, p);
   for (Fp8TileAt at; tiles.take(at);) {
     float sums[T::kWaves][64];
     if constexpr (T::kScaled) {
-      multiply_scaled<T, kA, kB, E::kDual>(sums, s, ring, consumer, p.steps);
+      multiply_scaled<T, kA, kB, E::kDual>(sums, s, ring, consumer, at.piece.steps);
     } else {
-      multiply_plain<T, kA, kB>(sums, s, ring, consumer, p.steps);
+      multiply_plain<T, kA, kB>(sums, s, ring, consumer, at.piece.steps);
       scale_sums<T, E::kDual>(sums, p, at, consumer);
     }
-#pragma unroll
-    for (int wave = 0; wave < T::kWaves; ++wave) {
-      const TileOrigin origin{at.row + wave_row<T>(consumer, wave), at.columns.begin};
-      if (origin.row >= p.m) continue;
-      finish_sums<kFp8Columns<E>>({s.out[consumer], p.out, consumer, buffer}, p.by_tma,
-                                  own.epilogue, {direct.outputs, at.columns.end, direct.pairs},
-                                  sums[wave], origin, {p.m, at.columns.end});
+    if constexpr (T::kSplits) {
+      const Fp8TileAt& taken = tiles.taken();
+      const PieceTurn<T> turn(p, taken.piece, consumer);
+      E adding = epilogue;
+      if (taken.piece.before > 0) adding.accumulated = direct.outputs.at[0];
+      turn.begin();
+      leave_tile<T>(sums, s, p, adding, direct, taken, consumer, buffer);
+      turn.end();
+    } else {
+      leave_tile<T>(sums, s, p, own.epilogue, direct, at, consumer, buffer);
     }
   }
   own.leave();

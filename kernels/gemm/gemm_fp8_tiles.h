@@ -2,13 +2,8 @@
 // Which scale belongs to a row of a quantised operand, and how columns of a result are cut into
 // tiles of which each has one. Plain arithmetic of hosts and devices.
 
+#include "kernels/common/host_device.h"
 #include "kernels/gemm/gemm_quantized_gpu_table.h"
-
-#ifdef __CUDACC__
-#define TRIREME_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-#define TRIREME_HOST_DEVICE inline
-#endif
 
 namespace trireme::cuda {
 

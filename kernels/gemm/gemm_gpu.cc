@@ -31,6 +31,7 @@ const GemmGpuKernels* table_of(const GpuTables& tables, const gpu::Info& info,
       return tables.library;
     case ProductKernel::kUnfused:
     case ProductKernel::kTriple:
+    case ProductKernel::kSplit:
       break;
   }
   return nullptr;

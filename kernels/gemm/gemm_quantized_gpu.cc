@@ -36,6 +36,7 @@ void add_nothing(Context& context, const QuantizedGemm& args) {
 const GemmQuantizedGpuKernels* table_of(const GpuTables& tables, ProductKernel kernel) {
   if (kernel == ProductKernel::kHopper) return tables.own;
   if (kernel == ProductKernel::kTriple) return tables.triple;
+  if (kernel == ProductKernel::kSplit) return tables.split;
   return kernel == ProductKernel::kLibrary ? tables.library : nullptr;
 }
 
@@ -57,8 +58,8 @@ bool multiplies(Context& context, const QuantizedGemm& args, const GemmQuantized
 void measure(Context& context, const GpuTables& tables, const QuantizedGemm& args,
              const GemmQuantizedGpuArgs& raw, KernelChoices& choices) {
   gemm_internal::ProductWays ways;
-  for (const ProductKernel kernel :
-       {ProductKernel::kHopper, ProductKernel::kTriple, ProductKernel::kLibrary}) {
+  for (const ProductKernel kernel : {ProductKernel::kHopper, ProductKernel::kTriple,
+                                     ProductKernel::kSplit, ProductKernel::kLibrary}) {
     const GemmQuantizedGpuKernels* table = table_of(tables, kernel);
     if (table == nullptr || !table->serves(raw)) continue;
     if (kernel == ProductKernel::kLibrary && !multiplies(context, args, *table)) continue;
@@ -153,7 +154,8 @@ GpuTables gpu_tables(Device device) {
   const bool hopper = runs_sm90a(info);
   return {hopper ? kernels.gemm_fp8_sm90 : nullptr,
           multiplies_fp8(info) ? kernels.gemm_fp8_cublaslt : nullptr,
-          hopper ? kernels.gemm_fp8_triple_sm90 : nullptr};
+          hopper ? kernels.gemm_fp8_triple_sm90 : nullptr,
+          hopper ? kernels.gemm_fp8_split_sm90 : nullptr};
 }
 
 QuantizedProductKey key_of(const GemmQuantizedGpuArgs& args) {

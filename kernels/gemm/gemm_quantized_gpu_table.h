@@ -28,8 +28,9 @@ struct GemmQuantizedGpuArgs {
   std::int32_t* amax;  ///< QuantizedGemm's, where the table leaves it; may be null
 };
 
-/// There may be three: our own, which serves all that training asks for without an epilogue, its
-/// rival by three warpgroups, which gives the same bits, and the library's.
+/// There may be four: our own, which serves all that training asks for without an epilogue, its
+/// rival by three warpgroups, which gives the same bits, the one whose blocks share sums, and the
+/// library's.
 struct GemmQuantizedGpuKernels {
   /// Whether this table has a kernel for such a product: scales, formats, shape, alignment.
   bool (*serves)(const GemmQuantizedGpuArgs&);
@@ -42,6 +43,7 @@ namespace cuda {
 extern const GemmQuantizedGpuKernels gemm_fp8_cublaslt;
 extern const GemmQuantizedGpuKernels gemm_fp8_sm90;         ///< where code for sm_90a is compiled
 extern const GemmQuantizedGpuKernels gemm_fp8_triple_sm90;  ///< likewise
+extern const GemmQuantizedGpuKernels gemm_fp8_split_sm90;   ///< likewise
 }  // namespace cuda
 
 }  // namespace trireme

@@ -19,7 +19,7 @@ Gemm without_operands(const QuantizedGemm& args);
 /// The kernels that a product is chosen among.
 struct GpuTables {
   /// Null where the GPU or the build has none.
-  const GemmQuantizedGpuKernels *own, *library, *triple = nullptr;
+  const GemmQuantizedGpuKernels *own, *library, *triple = nullptr, *split = nullptr;
 };
 GpuTables gpu_tables(Device device);
 /// By rule; null where none serves the product with its epilogue, or an op behind it is faster.

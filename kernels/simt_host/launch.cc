@@ -85,6 +85,7 @@ void run_block(Worker& w, uint32_t block) {
     w.clock.assign(w.count, 1);
     w.base.assign(w.width, 0);
     w.row.assign(w.count, {});
+    w.turns_begun.clear();
   }
   w.stats.blocks += unsigned(w.cluster);
   w.stats.threads += w.count;
@@ -161,6 +162,7 @@ void run_some(GridRun& run, Worker& w) {
   w.stamp = run.stamp;
   w.rng.seed(opt.seed);
   w.device_readers.clear();
+  w.turns_ended.clear();
   w.checking = instrumented() && opt.check_memory && opt.workers == 1;
   int count = int(shape.block.x * shape.block.y * shape.block.z) * shape.cluster;
   prepare_stacks(w, count);

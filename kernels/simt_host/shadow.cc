@@ -11,7 +11,8 @@ void set_instrumented() { g_instrumented = true; }
 bool instrumented() { return g_instrumented; }
 
 bool ordered(const Worker& w, const Access& x, int me) {
-  return x.clock != kInFlight && x.block == w.block && w.knows(me, x.thread, x.clock);
+  if (x.clock == kInFlight) return false;
+  return x.block == w.block ? w.knows(me, x.thread, x.clock) : handed_on(w, x, me);
 }
 
 extern "C" char __executable_start, _end;
@@ -74,8 +75,8 @@ void check_cell(Worker& w, Cell& c, unsigned char* p, const Allocation* a, const
     report_pending(w, c, describe(w, p, a), kind);
   if (!a && kind != Kind::kWrite && !c.has_write) [[unlikely]]
     fault(FaultKind::kUninitialised, describe(w, p, a));
-  if (c.has_write && races && !ordered(w, c.write(), me) &&
-      !(kind == Kind::kAtomic && c.write_atomic)) [[unlikely]]
+  if (c.has_write && races && !(kind == Kind::kAtomic && c.write_atomic) &&
+      !ordered(w, c.write(), me)) [[unlikely]]
     report_writer(w, c, describe(w, p, a), kind);
   if (kind == Kind::kRead) {
     if (c.readers == Readers::kNone)

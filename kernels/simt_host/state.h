@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <unordered_map>
 #include <vector>
 
 #include "kernels/simt_host/shadow.h"
@@ -142,6 +143,19 @@ using Clocks = std::shared_ptr<const std::vector<uint32_t>>;
 /// The greater of each; null stands for zeros.
 Clocks joined(const Clocks&, const Clocks&);
 
+/// What a thread knew of its block when it ended a turn: up to which clock, by thread.
+struct HandedOn {
+  uint32_t block;
+  std::vector<uint32_t> clocks;
+};
+using TurnsEnded = std::vector<std::shared_ptr<const HandedOn>>;
+/// A turn's beginning: those who know the thread at that clock know what earlier turns handed on.
+struct TurnBegun {
+  int thread;
+  uint32_t clock;
+  TurnsEnded earlier;
+};
+
 /// An OS thread that executes blocks.
 struct Worker {
   std::vector<Mbarrier> mbarriers;
@@ -183,6 +197,8 @@ struct Worker {
   std::vector<uint32_t> clock, base;
   std::vector<Clocks> row;  // null: nothing beyond base
   uint32_t epoch = 0;       // counts barriers of all threads; what was read before one is ordered
+  std::unordered_map<const int*, TurnsEnded> turns_ended;  // of this launch, by their count
+  std::vector<TurnBegun> turns_begun;                      // of this block
   Shadow smem_shadow;
   ReaderLists smem_readers, device_readers;  // of this block, of this launch
   // report
@@ -251,6 +267,8 @@ std::string symbol(const void* pc);
 bool instrumented();
 void set_instrumented();
 bool ordered(const Worker&, const Access&, int me);
+/// Whether thread me knows it of another block, by turns.
+bool handed_on(const Worker&, const Access&, int me);
 /// Of the last write.
 const void* pc_of(const Cell&);
 void check(Worker&, void* address, size_t, int me, Kind, size_t align);

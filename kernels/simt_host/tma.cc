@@ -304,10 +304,10 @@ void put(unsigned char* to, const unsigned char* from, uint32_t bytes, bool adds
   }
 }
 
-void check_turn_fenced(const Worker& w, bool adds) {
-  if (adds && w.current->turn_unfenced)
+void check_turn_fenced(const Worker& w) {
+  if (w.current->turn_unfenced)
     fault(FaultKind::kProxyFence,
-          "bulk reduction in a turn with no fence.proxy.async after its beginning");
+          "bulk copy in a turn with no fence.proxy.async after its beginning");
 }
 
 /// A copy to a box of global memory, or a sum with what stands there.
@@ -324,7 +324,7 @@ void store_box(const CUtensorMap* map, const void* src, int rank, const int* coo
   if (adds && m.element_bytes != 4)
     fault(FaultKind::kTma, "TMA reduction of f32 with a map of " + std::to_string(m.element_bytes) +
                                " bytes an element");
-  check_turn_fenced(w, adds);
+  check_turn_fenced(w);
   ++w.stats.tma_stores;
   check_async_read(w, offset, box_bytes(m), me, true, what);
   each_chunk(m, coordinate, offset, [&](unsigned char* to, uint32_t from, uint32_t n) {
@@ -373,7 +373,7 @@ void bulk_add(float* to, const float* from, int bytes, Loc) {
     fault(FaultKind::kMisaligned, "bulk reduction of " + std::to_string(bytes) + " bytes from " +
                                       "shared byte " + std::to_string(offset) +
                                       ": addresses and size are multiples of 16");
-  check_turn_fenced(w, true);
+  check_turn_fenced(w);
   w.stats.atomics += size / 4, w.stats.float_atomics += size / 4;
   check_async_read(w, offset, size, me, true, "bulk reduction");
   check(w, to, size, me, Kind::kAtomic, 4);
@@ -402,7 +402,7 @@ void bulk_wait(int left, bool read_only, Loc) {
     }
   if (read_only) return;
   for (; int(t.bulk_groups.size()) > left; t.bulk_groups.pop_front())
-    for (const auto& s : t.bulk_groups.front()) t.bulk_unfenced |= s.adds;
+    t.bulk_unfenced |= !t.bulk_groups.front().empty();
 }
 
 }  // namespace trireme::simt

@@ -128,15 +128,18 @@ namespace {
 const GemmQuantizedGpuKernels* table_of(const Way& way) {
   const GpuKernels& kernels = gpu_kernels();
   if (way.triple) return kernels.gemm_fp8_triple_sm90;
+  if (way.split) return kernels.gemm_fp8_split_sm90;
   return way.library ? kernels.gemm_fp8_cublaslt : kernels.gemm_fp8_sm90;
 }
 
 }  // namespace
 
 bool serves(const Context& context, const QuantizedGemm& args, const Way& way) {
-  if (!way.library && !way.triple) return true;
+  if (!way.library && !way.triple && !way.split) return true;
   const GemmQuantizedGpuKernels* table = table_of(way);
-  return table != nullptr && table->serves(gemm_quantized_internal::gpu_args(context, args));
+  GemmQuantizedGpuArgs raw = gemm_quantized_internal::gpu_args(context, args);
+  if (way.multiprocessors > 0) raw.product.multiprocessors = way.multiprocessors;
+  return table != nullptr && table->serves(raw);
 }
 
 void multiply(Context& context, const QuantizedGemm& args, const Way& way) {

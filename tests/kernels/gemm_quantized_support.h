@@ -49,7 +49,7 @@ std::vector<double> repeated(const TestTensor& bias, std::int64_t rows);
 struct Way {
   const char* name;
   int multiprocessors;
-  bool library = false, triple = false;
+  bool library = false, triple = false, split = false;
 };
 inline constexpr Way kWays[] = {{"large tiles", 1},
                                 {"narrow tiles", 3},

@@ -116,7 +116,7 @@ TEST(KernelChoices, what_is_malformed_is_refused_with_its_place) {
   refused("[1, 128]", "[128]", fp8 + ".a_scales is [128] (legal: 2 to 2 whole numbers from 0 on)");
   refused("e5m2", "fp8", fp8 + R"(.a_format is "fp8" (legal: e4m3, e5m2))");
   refused(R"("unfused",)", R"("own",)",
-          fp8 + R"(.kernel is "own" (legal: hopper, cublaslt, unfused, hopper_3))");
+          fp8 + R"(.kernel is "own" (legal: hopper, cublaslt, unfused, hopper_3, hopper_split))");
   refused(R"("fp8_products": [)", R"("fp8_products": 3, "more": [)",
           "fp8_products is an integer, not a list");
   refused(R"("backward": true)", R"("backward": 1)",

@@ -201,6 +201,34 @@ GEMM_FP8 = [
     ("no fence of proxies before sums leave", [("block, 1);\n  ptx::fence_proxy_async_shared();\n", "block, 1);\n")]),
 ]
 
+# Of blocks that share sums over k.
+GEMM_FP8_SPLIT = [
+    ("a turn not waited for", [("      ptx::begin_turn(count_, before_);\n", "")]),
+    ("a turn that one thread alone waits for",
+     [("      ptx::fence_proxy_async_global();\n    }\n    ptx::barrier_sync(1 + consumer_, kWarpgroup);\n", "      ptx::fence_proxy_async_global();\n    }\n")]),
+    ("a turn that begins without a fence", [("      ptx::fence_proxy_async_global();\n    }\n", "    }\n")]),
+    ("a turn that ends before other threads have stored theirs",
+     [("    ptx::barrier_sync(1 + consumer_, kWarpgroup);  // what other threads stored themselves\n", "")]),
+    ("a turn that ends when the sums are only read",
+     [("    ptx::bulk_wait<0>();\n    ptx::fence_proxy_async_global();\n    ptx::end_turn", "    ptx::bulk_wait_read<0>();\n    ptx::fence_proxy_async_global();\n    ptx::end_turn")]),
+    ("a turn that ends without a fence", [("    ptx::fence_proxy_async_global();\n    ptx::end_turn", "    ptx::end_turn")]),
+    ("a turn not ended", [("    ptx::end_turn(count_);\n", "")]),
+    ("one count for both warpgroups", [("* T::kConsumers + consumer),", "* T::kConsumers + 0 * consumer),")]),
+    ("counts of all tiles for one", [("(piece.tile - p.split.whole) * T::kConsumers", "(piece.tile - piece.tile) * T::kConsumers")]),
+    ("turns not set back to 0", [("cudaMemsetAsync(p.turns, 0", "cudaMemsetAsync(p.turns, 1")]),
+    ("turns left as the last launch ended them",
+     [("  check_call(\"gemm_fp8\", cudaMemsetAsync(p.turns, 0, gpu_scratch::kSplitTurnsBytes,\n                                         stream_of(args.product.exec)));\n", "")]),
+    ("blocks by their numbers, not as they begin", [("s.block = atomicAdd(p.turns, 1);", "s.block = static_cast<int>(blockIdx.x);")]),
+    ("the first piece added to what stood there", [("if (taken.piece.before > 0) adding", "if (taken.piece.before >= 0) adding")]),
+    ("later pieces stored over the first", [("      if (taken.piece.before > 0) adding.accumulated = direct.outputs.at[0];\n", "")]),
+    ("a piece with the codes of the tile's first steps", [("ring.stage], p.a, step * T::kK, at.row", "ring.stage], p.a, (step - at.piece.first) * T::kK, at.row")]),
+    ("a piece with the scales of the tile's first steps", [("p.scales_a.columns.of_block(at.piece.first + step)", "p.scales_a.columns.of_block(step)")]),
+    ("ranges that begin a step later than they say", [("int begin_of(int block) const { return block * shared() * steps / blocks; }",
+                                                       "int begin_of(int block) const { return (block * shared() * steps + blocks - 1) / blocks; }")]),
+    ("pieces counted from another block", [("block - block_of(tile_begin)", "block - block_of(tile_begin) + 1")]),
+    ("a range that goes on in the next block's", [("end = begin_of(block + 1);", "end = begin_of(block + 1) + (block + 1 < blocks ? 1 : 0);")]),
+]
+
 FORWARD_FILES = ["kernels/attention/attention_forward_sm90.cuh", "kernels/attention/attention_sweep_sm90.cuh"]
 BACKWARD_FILES = ["kernels/attention/attention_backward_sm90.cuh", "kernels/attention/attention_backward_parts_sm90.cuh", "kernels/attention/attention_sums_sm90.cuh",
                   "kernels/attention/attention_sm90.cuh",
@@ -212,5 +240,8 @@ PLANTED = {
         ("AttentionHopperGradient.", BACKWARD_FILES, ATTENTION_BACKWARD),
         ("AttentionHopperGradient.", ["kernels/attention/attention_backward_wide_sm90.cuh"], ATTENTION_WIDE_BACKWARD),
     ],
-    "gemm": [("GemmQuantizedGpu.", ["kernels/gemm/gemm_fp8_sm90.cuh", "kernels/gemm/gemm_sm90_stages.cuh"], GEMM_FP8)],
+    "gemm": [
+        ("GemmQuantizedGpu.", ["kernels/gemm/gemm_fp8_sm90.cuh", "kernels/gemm/gemm_sm90_stages.cuh"], GEMM_FP8),
+        ("GemmQuantizedSplit.", ["kernels/gemm/gemm_fp8_sm90.cuh", "kernels/gemm/gemm_split.h", "kernels/gemm/gemm_fp8_launch.cuh"], GEMM_FP8_SPLIT),
+    ],
 }

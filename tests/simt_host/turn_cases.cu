@@ -32,6 +32,10 @@ enum Fault {
   kBoxOfOtherNumbers,
   kBoxStillRead,
   kBoxWithoutTurnsFence,
+  kStoredBoxWithoutTurnsFence,
+  kStoredBoxEndsWithoutFence,
+  kTurnOfOneThread,
+  kTurnEndsBeforeOthers,
 };
 
 /// Each block adds a row to `to`, one after the other in the order in which they began.
@@ -74,13 +78,33 @@ __global__ void __launch_bounds__(256)
   __syncthreads();
   if (threadIdx.x != 0) return;
   ptx::begin_turn(&counts[1], atomicAdd(&counts[0], 1));
-  if (kFault != kBoxWithoutTurnsFence) ptx::fence_proxy_async_global();
-  ptx::tma_add_4d(to, 0, 0, 0, 0, s.box);
+  if (kFault != kBoxWithoutTurnsFence && kFault != kStoredBoxWithoutTurnsFence)
+    ptx::fence_proxy_async_global();
+  if (kFault == kStoredBoxWithoutTurnsFence || kFault == kStoredBoxEndsWithoutFence) {
+    ptx::tma_store_4d(to, 0, 0, 0, 0, s.box);
+  } else {
+    ptx::tma_add_4d(to, 0, 0, 0, 0, s.box);
+  }
   ptx::bulk_commit();
   if (kFault == kBoxStillRead) s.box[0] = 0;  // fault: box_still_read
   ptx::bulk_wait<0>();
-  ptx::fence_proxy_async_global();
+  if (kFault != kStoredBoxEndsWithoutFence) ptx::fence_proxy_async_global();
   ptx::end_turn(&counts[1]);
+}
+
+/// Each block adds to what those before it have left, each thread to an element.
+template <Fault kFault>
+__global__ void __launch_bounds__(kRow) hand_on(float* to, int* counts) {
+  Smem& s = cuda::smem<Smem>();
+  const bool elected = threadIdx.x == 0;
+  if (elected) {
+    s.turn = atomicAdd(&counts[0], 1);
+    ptx::begin_turn(&counts[1], s.turn);
+  }
+  if (kFault != kTurnOfOneThread) __syncthreads();
+  to[threadIdx.x] += 1;
+  if (kFault != kTurnEndsBeforeOthers) __syncthreads();
+  if (elected) ptx::end_turn(&counts[1]);
 }
 
 template <class Element>
@@ -113,6 +137,17 @@ Case make(const char* name, FaultKind kind) {
           }};
 }
 
+template <Fault kFault>
+Case make_row(const char* name) {
+  return {name, FaultKind::kRace, [](bool faulty, const Buffers& x) {
+            int* counts = reinterpret_cast<int*>(x.in);
+            cudaMemsetAsync(counts, 0, 2 * sizeof *counts, nullptr);
+            cuda::launch(faulty ? hand_on<kFault> : hand_on<kNone>,
+                         {.grid = 3, .block = kRow, .smem_bytes = sizeof(Smem), .name = "add"},
+                         x.out, counts);
+          }};
+}
+
 const Case kCases[] = {
     make<kSumWithoutFence>("sum_without_fence", FaultKind::kProxyFence),
     make<kSumMisaligned>("sum_misaligned", FaultKind::kMisaligned),
@@ -128,6 +163,10 @@ const Case kCases[] = {
     make_box<kBoxOfOtherNumbers>("box_of_other_numbers", FaultKind::kTma),
     make_box<kBoxStillRead>("box_still_read", FaultKind::kRace),
     make_box<kBoxWithoutTurnsFence>("box_without_turns_fence", FaultKind::kProxyFence),
+    make_box<kStoredBoxWithoutTurnsFence>("stored_box_without_turns_fence", FaultKind::kProxyFence),
+    make_box<kStoredBoxEndsWithoutFence>("stored_box_ends_without_fence", FaultKind::kProxyFence),
+    make_row<kTurnOfOneThread>("turn_of_one_thread"),
+    make_row<kTurnEndsBeforeOthers>("turn_ends_before_others"),
 };
 
 }  // namespace
