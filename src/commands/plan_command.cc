@@ -20,6 +20,7 @@
 #include "config/fields.h"
 #include "model/flops.h"
 #include "pipeline/simulate.h"
+#include "plan/fp8_support.h"
 #include "plan/rank_memory.h"
 #include "plan/traffic.h"
 #include "telemetry/console.h"
@@ -524,6 +525,8 @@ int plan_command(Arguments arguments) {
   if (options.json) {
     Json json = answer_json(figures, searched, world);
     json["errors"] = problems_json(loaded.problems);
+  if (cluster)
+    if (auto fault = fp8_fault(config, *cluster)) loaded.problems.push_back(*std::move(fault));
     std::puts(json.dump(2).c_str());
   } else {
     if (figures) print(config, *figures);
