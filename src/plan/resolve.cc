@@ -109,10 +109,11 @@ class Resolver {
     if (clean({"model_backend", "parallel", "data", "model", "precision"})) check_attention();
     if (data && config_.has_model() && result.fp8 && clean({"parallel", "model", "precision"}))
       check_fp8(*result.fp8);
-    if (data && clean({"parallel", "data", "model"})) check_mesh_rules(config_, *data, problems_);
+    if (data && clean({"parallel", "data", "model", "lora"}))
+      check_mesh_rules(config_, *data, problems_);
     if (config_.has_model() && sound({"parallel", "model"})) read_placement(result);
     // Stages are laid out for it: what they stand on must be sound by now.
-    if (data && config_.has_model() && sound({"parallel", "batch", "data", "model"}))
+    if (data && config_.has_model() && sound({"parallel", "batch", "data", "model", "lora"}))
       resolve_pipeline(result);
     if (problems_.empty() && config_.has_model() && input_.detail != PipelineDetail::kRules)
       choose_zero_group(config_, input_.node, result, notes_);

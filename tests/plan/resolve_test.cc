@@ -45,6 +45,24 @@ TEST(Resolve, a_run_whose_tokens_cannot_be_counted_is_refused) {
   EXPECT_EQ(only_problem(resolve(config, {.windows = 1'000'000})).path, "run.epochs");
 }
 
+TEST(Resolve, adapters_at_fault_are_not_laid_out) {
+  for (const char* fault : {R"({"rank": 2, "base": "nf4"})", R"({"rank": 2, "alpha": -1})"}) {
+    Json json = parse_json(R"({"run": {"directory": "r", "steps": 1},
+        "model": {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 2,
+                  "intermediate_size": 64, "vocab_size": 64, "num_hidden_layers": 2},
+        "data": {"train": "synthetic", "sequence_length": 16}, "batch": {"micro": 1},
+        "init": {"weights": "base"}, "optimizer": {"lr": 0.001},
+        "precision": {"compute": "fp8"}, "parallel": {"pipeline": 2}})",
+                           "test");
+    json["lora"] = parse_json(fault, "test");
+    LoadedConfig loaded = parse_run_config(json);
+    ASSERT_EQ(loaded.problems.size(), 1U) << format_problems(loaded.problems);
+    resolve_run(loaded.config, {.world = 2}, loaded.problems, loaded.notes);
+    EXPECT_EQ(loaded.problems.size(), 1U) << format_problems(loaded.problems);
+    EXPECT_TRUE(loaded.problems.front().path.starts_with("lora."));
+  }
+}
+
 TEST(Resolve, a_zero_bubble_schedule_that_comes_to_1f1b_says_so) {
   const auto notes_of = [](const char* schedule, double limit, Recompute recompute) {
     RunConfig config = small_config();
