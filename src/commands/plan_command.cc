@@ -441,6 +441,16 @@ Json answer_json(const std::optional<Figures>& figures,
 void check_write(const Options& options) {
   if (options.search && options.cluster.empty()) {
     throw ConfigError(
+/// Whether a placement stands there, which another may replace.
+bool is_placement(const std::string& path) {
+  try {
+    const Json json = parse_json(read_file(path), path);
+    return json.is_object() && json.find("placement") != nullptr;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
         "--search: compares seconds, which need --cluster FILE or a name of configs/clusters");
   }
   if (options.search && !options.expert_load.empty()) {
@@ -466,6 +476,12 @@ void check_write(const Options& options) {
 
 }  // namespace
 
+  if (is_there(options.write) && !is_placement(options.write)) {
+    throw ConfigError(
+        "--write: {} exists and is no placement of experts (it would be overwritten). Choose "
+        "another file",
+        options.write);
+  }
 int plan_command(Arguments arguments) {
   Options options;
   CLI::App app("Checks a config for N ranks without starting any, and says what the run needs.",
