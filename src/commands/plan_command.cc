@@ -374,23 +374,27 @@ void print_unreadable(const Options& options, const Error& error) {
   std::puts(json.dump(2).c_str());
 }
 
+/// As the extents of `parallel`: figures of a rank each are kept.
+constexpr std::int64_t kWorldMost = 1 << 20;
+
 void declare(CLI::App& app, Options& options) {
   add_config_options(app, options.input);
   app.add_option("--world", options.world,
                  "ranks; default tensor x context x pipeline x (data or 1)")
-      ->check(integer_from(1));
+      ->check(integer_from(1, kWorldMost));
   app.add_option("--memory", options.memory,
                  "what a rank may use, such as 80GiB; more is an error");
   app.add_option("--cluster", options.cluster,
                  "seconds, money and energy there: a cluster file, or a name of configs/clusters; "
                  "devices, their memory and the node size are then the cluster's")
       ->type_name("FILE|NAME");
-  app.add_option("--mtbf-hours", options.mtbf_hours,
-                 "mean time between failures, for the checkpoint interval")
-      ->check(number_above(0));
+  CLI::Option* mtbf = app.add_option("--mtbf-hours", options.mtbf_hours,
+                                     "mean time between failures, for the checkpoint interval")
+                          ->check(number_above(0));
   app.add_option("--write-gbps", options.write_gbps,
                  "GB/s at which checkpoints are written; default 1")
-      ->check(number_above(0));
+      ->check(number_above(0))
+      ->needs(mtbf);
   app.add_option("--expert-load", options.expert_load,
                  "tokens of each expert (a run writes expert_load.json): where they should stand")
       ->type_name("FILE");
@@ -437,10 +441,6 @@ Json answer_json(const std::optional<Figures>& figures,
   return json;
 }
 
-/// What is written goes where nothing is read or lost.
-void check_write(const Options& options) {
-  if (options.search && options.cluster.empty()) {
-    throw ConfigError(
 /// Whether a placement stands there, which another may replace.
 bool is_placement(const std::string& path) {
   try {
@@ -451,6 +451,10 @@ bool is_placement(const std::string& path) {
   }
 }
 
+/// What is written goes where nothing is read or lost.
+void check_write(const Options& options) {
+  if (options.search && options.cluster.empty()) {
+    throw ConfigError(
         "--search: compares seconds, which need --cluster FILE or a name of configs/clusters");
   }
   if (options.search && !options.expert_load.empty()) {
@@ -472,16 +476,16 @@ bool is_placement(const std::string& path) {
         "another file",
         options.write);
   }
-}
-
-}  // namespace
-
   if (is_there(options.write) && !is_placement(options.write)) {
     throw ConfigError(
         "--write: {} exists and is no placement of experts (it would be overwritten). Choose "
         "another file",
         options.write);
   }
+}
+
+}  // namespace
+
 int plan_command(Arguments arguments) {
   Options options;
   CLI::App app("Checks a config for N ranks without starting any, and says what the run needs.",
@@ -521,6 +525,8 @@ int plan_command(Arguments arguments) {
   if (!search) loaded.problems = of_layout;
   loaded.problems.insert(loaded.problems.end(), inputs.problems.begin(), inputs.problems.end());
   if (auto fault = device_fault(config)) loaded.problems.push_back(*std::move(fault));
+  if (cluster)
+    if (auto fault = fp8_fault(config, *cluster)) loaded.problems.push_back(*std::move(fault));
   if (loaded.problems.empty() && !options.no_data) {
     if (legal) check_sources(config, run, loaded.problems);
     if (auto fault = disk_fault(config, checkpoint_bytes(config.model)))
@@ -541,8 +547,6 @@ int plan_command(Arguments arguments) {
   if (options.json) {
     Json json = answer_json(figures, searched, world);
     json["errors"] = problems_json(loaded.problems);
-  if (cluster)
-    if (auto fault = fp8_fault(config, *cluster)) loaded.problems.push_back(*std::move(fault));
     std::puts(json.dump(2).c_str());
   } else {
     if (figures) print(config, *figures);

@@ -124,6 +124,7 @@ TEST(PlanSearch, a_batch_that_no_layout_divides_is_refused) {
   plan_search(task, problems);
   ASSERT_EQ(problems.size(), 1U);
   EXPECT_NE(problems.front().message.find("no layout is legal"), std::string::npos);
+  EXPECT_EQ(format_problem(problems.front()).find(".."), std::string::npos);
   task.config.batch = {};
   task.config.batch.micro = 1;
   problems.clear();
