@@ -360,6 +360,10 @@ for command in benchmark plan schema tokenizer tokenize data evaluate generate e
   train $command --help
   ends_with "$command --help" 0
   check "$command --help: names itself" grep -q "train $command" out
+  cp out asked
+  train help $command
+  ends_with "help $command" 0
+  check "help $command: the same" same_file out asked
 done
 
 # One stage has a schedule too.
