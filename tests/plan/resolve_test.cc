@@ -45,6 +45,19 @@ TEST(Resolve, a_run_whose_tokens_cannot_be_counted_is_refused) {
   EXPECT_EQ(only_problem(resolve(config, {.windows = 1'000'000})).path, "run.epochs");
 }
 
+TEST(Resolve, a_trace_of_steps_that_the_run_does_not_have_is_told) {
+  RunConfig config = small_config();
+  config.run.steps = 6;
+  config.batch.micro = 1;
+  config.log.trace_steps = {6, 9};
+  EXPECT_EQ(resolve(config, {}).notes.size(), 0U);
+  config.log.trace_steps = {7, 9};
+  const Outcome outcome = resolve(config, {});
+  EXPECT_TRUE(outcome.problems.empty()) << format_problems(outcome.problems);
+  ASSERT_EQ(outcome.notes.size(), 1U);
+  EXPECT_TRUE(outcome.notes.front().starts_with("log.trace_steps: the run of 6 steps"));
+}
+
 TEST(Resolve, adapters_at_fault_are_not_laid_out) {
   for (const char* fault : {R"({"rank": 2, "base": "nf4"})", R"({"rank": 2, "alpha": -1})"}) {
     Json json = parse_json(R"({"run": {"directory": "r", "steps": 1},
