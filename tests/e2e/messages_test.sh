@@ -222,3 +222,15 @@ printf 'a line' >one.txt
 train tokenize --tokenizer byte --output one one.txt
 check "one document is singular" grep -q ': 1 document, ' out
 finish
+# Streams that are closed, as a daemon starts its children: no file of the run has their number.
+"$binary" base.json --set run.directory=closed <&- >&- 2>&-
+code=$?
+check "closed streams: exit 0" same "$code" 0
+check_metrics closed 20
+"$binary" checkpoint verify closed >out 2>log
+code=$?
+ends_with "closed streams: the checkpoints" 0
+"$binary" plan base.json 2>log >&-
+code=$?
+ends_with "a result that nobody can get" 74
+says_once "a result that nobody can get: why" 'standard output: cannot be written'
