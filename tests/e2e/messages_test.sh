@@ -175,6 +175,9 @@ once "an option of evaluate" 2 'give a CONFIG, or --checkpoint' evaluate --check
 once "an option of generate" 2 'there is nothing to continue. Give one of --prompt' generate --checkpoint done
 once "an option of export" 2 'found "bf15"' export --checkpoint done --output e --dtype bf15
 once "a command that is one process" 3 'Start it without one' average done --output mean
+once "tokenize is one process" 3 'Start it without one' tokenize --tokenizer byte --output twice text.txt
+once "tokenizer is one process" 3 'Start it without one' tokenizer --vocab-size 300 --output twice.json text.txt
+check "and writes nothing" [ ! -e twice.bin -a ! -e twice.json ]
 
 # Memory that is refused when it is taken: what was needed, by item, and the way out.
 mkdir -p large
