@@ -19,9 +19,11 @@ inline const gpu::Info& info_of(Device device) {
 inline const gpu::Info& info_of(const Context& context) { return info_of(context.device()); }
 
 /// Whether it runs code for sm_90a, whose instructions are not in Hopper's successors.
-inline bool runs_sm90a(const gpu::Info& info) { return info.capability == 90; }
+inline bool runs_sm90a(int capability) { return capability == 90; }
+inline bool runs_sm90a(const gpu::Info& info) { return runs_sm90a(info.capability); }
 
 /// Whether its tensor cores multiply fp8: since Ada.
-inline bool multiplies_fp8(const gpu::Info& info) { return info.capability >= 89; }
+inline bool multiplies_fp8(int capability) { return capability >= 89; }
+inline bool multiplies_fp8(const gpu::Info& info) { return multiplies_fp8(info.capability); }
 
 }  // namespace trireme

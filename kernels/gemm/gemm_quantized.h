@@ -46,6 +46,8 @@ void gemm_quantized(Context& context, const QuantizedGemm& args);
 /// on one of Ada's or Blackwell's whole tensors, by cuBLASLt. Asks that library, of which the
 /// thread's GPU must be selected.
 std::string gemm_quantized_missing(Device device, std::int64_t block);
+/// The same of every GPU of a compute capability (90 of 9.0), whatever is built and installed here.
+std::string gemm_quantized_missing(int capability, std::int64_t block);
 inline bool gemm_quantized_serves(Device device, std::int64_t block) {
   return gemm_quantized_missing(device, block).empty();
 }

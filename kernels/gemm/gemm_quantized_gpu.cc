@@ -243,17 +243,21 @@ bool gemm_on_gpu(Context& context, const QuantizedGemm& args,
 
 }  // namespace gemm_quantized_internal
 
+std::string gemm_quantized_missing(int capability, std::int64_t block) {
+  if (!multiplies_fp8(capability))
+    return "its tensor cores have no fp8, which begins at compute capability 8.9";
+  if (block != 0 && !runs_sm90a(capability))
+    return "products of blocks have kernels for compute capability 9.0 alone";
+  return "";
+}
+
 std::string gemm_quantized_missing(Device device, std::int64_t block) {
   if (device.kind == DeviceKind::kCpu) return "";
-  const gpu::Info& info = info_of(device);
   const gemm_quantized_internal::GpuTables tables = gemm_quantized_internal::gpu_tables(device);
   if (tables.own != nullptr) return "";
-  if (!multiplies_fp8(info))
-    return "its tensor cores have no fp8, which begins at compute capability 8.9";
-  if (block != 0) {
-    return runs_sm90a(info) ? "this build has no code for sm_90a, which multiplies blocks"
-                            : "products of blocks have kernels for compute capability 9.0 alone";
-  }
+  std::string missing = gemm_quantized_missing(info_of(device).capability, block);
+  if (!missing.empty()) return missing;
+  if (block != 0) return "this build has no code for sm_90a, which multiplies blocks";
   const GemmGpuKernels* const library = gpu_kernels().gemm_cublaslt;
   if (tables.library == nullptr || library == nullptr)
     return "this build has no cuBLASLt, which multiplies there";

@@ -42,5 +42,7 @@ void grouped_gemm_quantized_weights(Context& context, const QuantizedGroupedGemm
 /// Whether both have kernels there: on a CPU, and on a GPU of Hopper's architecture. (cuBLASLt
 /// would have to know on the host how many rows each expert has.)
 bool grouped_gemm_quantized_serves(Device device);
+/// Whether a GPU of a compute capability (90 of 9.0) can have them, whatever is built here.
+bool grouped_gemm_quantized_serves(int capability);
 
 }  // namespace trireme

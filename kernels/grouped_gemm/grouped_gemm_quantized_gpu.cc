@@ -87,9 +87,12 @@ void weights_on_gpu(Context& context, const QuantizedGroupedGemmWeights& args) {
 
 namespace trireme {
 
+bool grouped_gemm_quantized_serves(int capability) { return runs_sm90a(capability); }
+
 bool grouped_gemm_quantized_serves(Device device) {
   return device.kind == DeviceKind::kCpu ||
-         (runs_sm90a(info_of(device)) && gpu_kernels().grouped_gemm_fp8_sm90 != nullptr);
+         (grouped_gemm_quantized_serves(info_of(device).capability) &&
+          gpu_kernels().grouped_gemm_fp8_sm90 != nullptr);
 }
 
 }  // namespace trireme

@@ -118,6 +118,11 @@ Ending dispatch(std::span<const std::string> given) {
   const std::vector<std::string> words = command_first(given);
   const std::span<const std::string> arguments(words);
   const std::string first = arguments.empty() ? "" : arguments.front();
+  if (first == "help" && arguments.size() > 1) {  // `train help plan` is `train plan --help`
+    std::vector<std::string> asked(arguments.begin() + 1, arguments.end());
+    asked.emplace_back("--help");
+    return dispatch(asked);
+  }
   if (first == "--help" || first == "-h" || first == "help") {
     std::fputs(help().c_str(), stdout);
     return 0;

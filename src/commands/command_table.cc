@@ -50,7 +50,8 @@ std::span<const CommandEntry> command_table() {
       {"tokenizer",
        "train a byte-level BPE tokenizer",
        tokenizer_command,
-       {"train tokenizer --vocab-size 8192 --output tokenizer.json corpus.txt"}},
+       {"train tokenizer --vocab-size 8192 --output tokenizer.json corpus.txt"},
+       true},
       {"tokenize",
        "turn text into token files",
        tokenize_command,
@@ -58,7 +59,8 @@ std::span<const CommandEntry> command_table() {
         "zcat corpus.jsonl.gz | train tokenize --tokenizer byte --output data/train --jsonl text "
         "-",
         "train tokenize --tokenizer Qwen3-0.6B --messages messages --pack 4096 --output data/chat "
-        "chat.jsonl"}},
+        "chat.jsonl"},
+       true},
       {"data",
        "show the samples that a run will see",
        data_command,

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "commands/output_files.h"
 #include "commands/parse_options.h"
 #include "telemetry/loss_plot.h"
 #include "telemetry/run_comparison.h"
@@ -55,6 +56,7 @@ int compare_command(Arguments arguments) {
         "train compare: one run ({}), and nothing to compare it with. Give two or more",
         directories.front());
   }
+  if (!svg.empty()) check_picture_file(svg);
   std::vector<RunSummary> runs;
   for (const std::string& directory : directories) runs.push_back(summarize_run(directory));
   const Comparison comparison = compare_runs(std::move(runs));

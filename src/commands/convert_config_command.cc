@@ -21,6 +21,15 @@ void tell(const char* heading, const std::vector<std::string>& lines) {
   for (const std::string& line : lines) log_info("  {}", line);
 }
 
+/// What cannot be read is at fault as what it says would be: it is the config.
+std::string arguments_in(const std::string& file) {
+  try {
+    return read_text_input(file, kBytesMax);
+  } catch (const DataError& error) {
+    throw ConfigError("{}", error.what());
+  }
+}
+
 }  // namespace
 
 int convert_config_command(Arguments arguments) {
@@ -37,8 +46,8 @@ int convert_config_command(Arguments arguments) {
   std::optional<ForeignSystem> system;
   if (!from.empty())
     system = from == "megatron" ? ForeignSystem::kMegatron : ForeignSystem::kDeepSpeed;
-  const Conversion result = convert_config(read_text_input(file, kBytesMax),
-                                           file == "-" ? "standard input" : file, system);
+  const Conversion result =
+      convert_config(arguments_in(file), file == "-" ? "standard input" : file, system);
   std::puts(result.config.dump(2).c_str());
   tell("Translated, but not exactly:", result.remarks);
   tell("Without meaning here:", result.nothing);

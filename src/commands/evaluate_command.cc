@@ -53,7 +53,7 @@ void print(const EvaluationResult& result, const std::string& name, const ModelS
 /// Without a config: what is about to be computed.
 void tell(const PreparedRun& prepared, const std::vector<ValidationSet>& sets,
           const Runtime& runtime) {
-  log_info("{} windows of {} tokens, in {}", format_integer(sets.front().batches->samples()),
+  log_info("{} of {} tokens, in {}", counted(sets.front().batches->samples(), "window"),
            format_integer(prepared.config.data.sequence_length), name_of(runtime.store.compute()));
 }
 

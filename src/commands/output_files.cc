@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -45,6 +46,18 @@ void check_output_files(const std::vector<std::filesystem::path>& written,
           file.string());
     }
     check_folder(file);
+  }
+}
+
+void check_picture_file(const std::filesystem::path& file) {
+  if (!is_there(file) || is_folder(file)) return;
+  std::string begin(200, '\0');
+  std::ifstream stream(file, std::ios::binary);
+  stream.read(begin.data(), std::ssize(begin));
+  if (begin.find("<svg") == std::string::npos) {
+    throw ConfigError(
+        "--svg: {} exists and is no picture (it would be overwritten). Choose another name",
+        file.string());
   }
 }
 

@@ -12,4 +12,7 @@ namespace trireme {
 void check_output_files(const std::vector<std::filesystem::path>& written,
                         const std::vector<std::string>& read, bool overwrite);
 
+/// The same of `--svg`, which replaces a picture: throws ConfigError where another file stands.
+void check_picture_file(const std::filesystem::path& file);
+
 }  // namespace trireme

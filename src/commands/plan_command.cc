@@ -20,6 +20,7 @@
 #include "config/fields.h"
 #include "model/flops.h"
 #include "pipeline/simulate.h"
+#include "plan/fp8_support.h"
 #include "plan/rank_memory.h"
 #include "plan/traffic.h"
 #include "telemetry/console.h"
@@ -373,23 +374,27 @@ void print_unreadable(const Options& options, const Error& error) {
   std::puts(json.dump(2).c_str());
 }
 
+/// As the extents of `parallel`: figures of a rank each are kept.
+constexpr std::int64_t kWorldMost = 1 << 20;
+
 void declare(CLI::App& app, Options& options) {
   add_config_options(app, options.input);
   app.add_option("--world", options.world,
                  "ranks; default tensor x context x pipeline x (data or 1)")
-      ->check(integer_from(1));
+      ->check(integer_from(1, kWorldMost));
   app.add_option("--memory", options.memory,
                  "what a rank may use, such as 80GiB; more is an error");
   app.add_option("--cluster", options.cluster,
                  "seconds, money and energy there: a cluster file, or a name of configs/clusters; "
                  "devices, their memory and the node size are then the cluster's")
       ->type_name("FILE|NAME");
-  app.add_option("--mtbf-hours", options.mtbf_hours,
-                 "mean time between failures, for the checkpoint interval")
-      ->check(number_above(0));
+  CLI::Option* mtbf = app.add_option("--mtbf-hours", options.mtbf_hours,
+                                     "mean time between failures, for the checkpoint interval")
+                          ->check(number_above(0));
   app.add_option("--write-gbps", options.write_gbps,
                  "GB/s at which checkpoints are written; default 1")
-      ->check(number_above(0));
+      ->check(number_above(0))
+      ->needs(mtbf);
   app.add_option("--expert-load", options.expert_load,
                  "tokens of each expert (a run writes expert_load.json): where they should stand")
       ->type_name("FILE");
@@ -436,6 +441,16 @@ Json answer_json(const std::optional<Figures>& figures,
   return json;
 }
 
+/// Whether a placement stands there, which another may replace.
+bool is_placement(const std::string& path) {
+  try {
+    const Json json = parse_json(read_file(path), path);
+    return json.is_object() && json.find("placement") != nullptr;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 /// What is written goes where nothing is read or lost.
 void check_write(const Options& options) {
   if (options.search && options.cluster.empty()) {
@@ -458,6 +473,12 @@ void check_write(const Options& options) {
       std::filesystem::equivalent(options.write, options.expert_load, absent)) {
     throw ConfigError(
         "--write: {} is read as --expert-load (it would be overwritten). Choose "
+        "another file",
+        options.write);
+  }
+  if (is_there(options.write) && !is_placement(options.write)) {
+    throw ConfigError(
+        "--write: {} exists and is no placement of experts (it would be overwritten). Choose "
         "another file",
         options.write);
   }
@@ -504,6 +525,8 @@ int plan_command(Arguments arguments) {
   if (!search) loaded.problems = of_layout;
   loaded.problems.insert(loaded.problems.end(), inputs.problems.begin(), inputs.problems.end());
   if (auto fault = device_fault(config)) loaded.problems.push_back(*std::move(fault));
+  if (cluster)
+    if (auto fault = fp8_fault(config, *cluster)) loaded.problems.push_back(*std::move(fault));
   if (loaded.problems.empty() && !options.no_data) {
     if (legal) check_sources(config, run, loaded.problems);
     if (auto fault = disk_fault(config, checkpoint_bytes(config.model)))

@@ -218,6 +218,8 @@ void ask_of_own(PlannedSearch& planned) {
   planned.own = time_layout(planned.task, planned.task.config, problems);
   if (!planned.own) {
     planned.own_refused = format_problem(problems.front());
+    // It stands within a sentence.
+    if (planned.own_refused.ends_with('.')) planned.own_refused.pop_back();
     return;
   }
   planned.trials = trials_of(planned.task);

@@ -16,6 +16,7 @@
 #include "base/nearest_word.h"
 #include "commands/commands.h"
 #include "commands/config_options.h"
+#include "commands/output_files.h"
 #include "commands/parse_options.h"
 #include "pipeline/checker.h"
 #include "pipeline/draw.h"
@@ -233,6 +234,7 @@ int schedule_command(Arguments arguments) {
       ->excludes(json);
   if (!parse_options(app, arguments)) return 0;
 
+  if (!options.svg.empty()) check_picture_file(options.svg);
   const Drawn drawn = plan_of(options);
   const Simulation simulation =
       simulate(drawn.schedule, drawn.request.times, drawn.request.w_memory, drawn.r_memory);

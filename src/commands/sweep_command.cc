@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -56,7 +58,7 @@ std::optional<Error> fault_of(SweepRun& run, std::int64_t ranks) {
 /// Every run as `train plan` would, before the first starts.
 void check(Sweep& sweep, std::int64_t ranks, SignalRelay& relay) {
   constexpr std::size_t kTold = 5;
-  std::string told;
+  std::vector<std::string> told;
   std::size_t faults = 0;
   std::optional<ExitCode> code;
   for (SweepRun& run : sweep.runs) {
@@ -65,12 +67,13 @@ void check(Sweep& sweep, std::int64_t ranks, SignalRelay& relay) {
     const std::optional<Error> fault = fault_of(run, ranks);
     if (!fault) continue;
     if (!code) code = fault->code();
-    if (++faults <= kTold) told += fmt::format("\n{}: {}", run.name, fault->what());
+    if (++faults <= kTold) told.push_back(fmt::format("{}: {}", run.name, fault->what()));
   }
   if (!code) return;
-  if (faults > kTold) told += fmt::format("\n... and {} more", faults - kTold);
-  throw Error(*code, fmt::format("{} of {} runs cannot start, so none is started:{}", faults,
-                                 sweep.runs.size(), told));
+  if (faults > kTold) told.push_back(fmt::format("... and {} more", faults - kTold));
+  const char* separator = *code == ExitCode::kData ? " " : "\n";  // a fault of a file is one line
+  throw Error(*code, fmt::format("{} of {} runs cannot start, so none is started:{}{}", faults,
+                                 sweep.runs.size(), separator, fmt::join(told, separator)));
 }
 
 Sweep plan_sweep(const Options& options, SignalRelay& relay) {

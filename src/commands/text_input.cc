@@ -8,21 +8,15 @@
 namespace trireme {
 
 std::string read_text_input(const std::string& file, std::size_t bytes_max) {
-  if (file != "-") {
-    try {
-      return read_file(file, bytes_max);
-    } catch (const DataError& error) {
-      throw ConfigError("{}", error.what());
-    }
-  }
+  if (file != "-") return read_file(file, bytes_max);
   std::string text;
   char block[4096];
   while (const std::size_t count = std::fread(block, 1, sizeof block, stdin)) {
     text.append(block, count);
     if (text.size() > bytes_max)
-      throw ConfigError("standard input: is longer than {} MiB", bytes_max >> 20);
+      throw DataError("standard input: is longer than {} MiB", bytes_max >> 20);
   }
-  if (std::ferror(stdin) != 0) throw ConfigError("standard input: cannot be read");
+  if (std::ferror(stdin) != 0) throw DataError("standard input: cannot be read");
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include "base/human_format.h"
 #include "base/log.h"
 #include "commands/commands.h"
+#include "commands/every_rank.h"
 #include "commands/output_files.h"
 #include "commands/parse_options.h"
 #include "tokenizer/chat_template_choice.h"
@@ -173,6 +174,7 @@ int tokenize_command(Arguments arguments) {
   CLI::App app("Turns text into token files for training.", "train tokenize");
   declare(app, options);
   if (!parse_options(app, arguments)) return 0;
+  require_alone("train tokenize", "Start it without one: its --workers take all cores.");
   TokenizeOptions work;
   work.progress = parse_show(options.progress, "--progress");
   work.inputs = options.inputs;

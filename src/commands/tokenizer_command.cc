@@ -7,6 +7,7 @@
 #include "base/progress.h"
 #include "base/stop_flag.h"
 #include "commands/commands.h"
+#include "commands/every_rank.h"
 #include "commands/output_files.h"
 #include "commands/parse_options.h"
 #include "tokenizer/bpe_trainer.h"
@@ -78,6 +79,7 @@ int tokenizer_command(Arguments arguments) {
                "train tokenizer");
   declare(app, options);
   if (!parse_options(app, arguments)) return 0;
+  require_alone("train tokenizer", "Start it without one.");
   constexpr std::int64_t kVocabSizeMax = 1 << 24;
   if (options.vocab_size < BpeTrainer::kVocabSizeMin || options.vocab_size > kVocabSizeMax) {
     throw ConfigError(

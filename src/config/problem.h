@@ -20,7 +20,7 @@ struct Problem {
   std::string message;  ///< what is wrong and why it matters, without the above
   /// What to write there, as JSON text, where `nearest` is a key and the value found says it.
   std::string value = "";
-  ExitCode code = ExitCode::kConfig;  ///< kData where a file that the config names is at fault
+  ExitCode code = ExitCode::kConfig;  ///< kData: a file it names; kEnvironment: hardware
 };
 
 /// "optimizer.lr: must be a number. Found \"x\"; legal: a number above 0; nearest: 0.001."

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/signal_free_thread.h"
 #include "dataset/batch_builder.h"
 
 namespace trireme {
@@ -61,7 +62,7 @@ Loader::State::State(std::shared_ptr<const SampleSource> source, const BatchRule
       step.builders.emplace_back(source, rules, shape.micro, shape.context);
     step.micro_batches.resize(shape.accumulation);
   }
-  thread = std::thread([this] { run(); });
+  thread = signal_free_thread([this] { run(); });
 }
 
 Loader::State::~State() {

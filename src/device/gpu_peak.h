@@ -13,4 +13,8 @@ namespace trireme {
 enum class PeakOf : std::uint8_t { kBf16, kFp8 };
 std::optional<double> peak_tflops_of(std::string_view gpu_name, PeakOf operands);
 
+/// Its compute capability (90 of 9.0), of a name as above or as cluster files have it ("H100 SXM").
+/// Source: NVIDIA's list of CUDA GPUs.
+std::optional<int> capability_of(std::string_view gpu_name);
+
 }  // namespace trireme

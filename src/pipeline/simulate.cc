@@ -1,6 +1,7 @@
 #include "pipeline/simulate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -306,7 +307,9 @@ Simulation simulate(const Schedule& schedule, const ActionTimes& times, double w
   }
   const double work =
       static_cast<double>(shape.micro_batches) * shape.stages_per_rank() * times.all();
-  result.bubble_rate = (result.cost - work) / result.cost;
+  // The same sum in another order: its rounding is no bubble.
+  const double idle = result.cost - work;
+  result.bubble_rate = std::abs(idle) < 1e-12 * result.cost ? 0 : idle / result.cost;
   result.step_span = result.makespan;
   return result;
 }

@@ -125,9 +125,8 @@ class Reader {
     problems_.push_back({at(key), std::move(found), std::move(legal), "", std::move(message)});
   }
   static std::string legal_of(const Bounds& bounds) {
-    const std::string from =
-        fmt::format("a number {} {:g}", bounds.from_excluded ? "above" : "from", bounds.from);
-    return bounds.to == kLargest ? from : fmt::format("{} to {:g}", from, bounds.to);
+    return fmt::format("a number {} {:g} to {:g}", bounds.from_excluded ? "above" : "from",
+                       bounds.from, bounds.to);
   }
 
   const Json* json_;

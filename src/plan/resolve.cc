@@ -105,14 +105,16 @@ class Resolver {
       }
     }
     if (result.steps > 0 && clean({"lr_schedule"})) check_schedule(result.steps);
+    if (result.steps > 0) check_trace(result.steps);
     if (config_.has_model() && clean({"data", "model"})) check_model();
     if (clean({"model_backend", "parallel", "data", "model", "precision"})) check_attention();
     if (data && config_.has_model() && result.fp8 && clean({"parallel", "model", "precision"}))
       check_fp8(*result.fp8);
-    if (data && clean({"parallel", "data", "model"})) check_mesh_rules(config_, *data, problems_);
+    if (data && clean({"parallel", "data", "model", "lora"}))
+      check_mesh_rules(config_, *data, problems_);
     if (config_.has_model() && sound({"parallel", "model"})) read_placement(result);
     // Stages are laid out for it: what they stand on must be sound by now.
-    if (data && config_.has_model() && sound({"parallel", "batch", "data", "model"}))
+    if (data && config_.has_model() && sound({"parallel", "batch", "data", "model", "lora"}))
       resolve_pipeline(result);
     if (problems_.empty() && config_.has_model() && input_.detail != PipelineDetail::kRules)
       choose_zero_group(config_, input_.node, result, notes_);
@@ -233,6 +235,15 @@ class Resolver {
           "rate never reaches optimizer.lr",
           warmup, steps));
     }
+  }
+
+  void check_trace(std::int64_t steps) {
+    const auto& traced = config_.log.trace_steps;
+    if (!traced || traced->front() <= steps) return;
+    notes_.push_back(
+        fmt::format("log.trace_steps: the run of {} steps ends before step {}: there will be no "
+                    "trace.json",
+                    steps, traced->front()));
   }
 
   void check_model() {

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "config/fields.h"
+#include "plan/fp8_support.h"
 #include "plan/layout_bounds.h"
 
 namespace trireme {
@@ -18,7 +19,11 @@ Trial trial_of(const LayoutTask& task, std::string change,
   RunConfig config = task.config;
   make(config);
   std::vector<Problem> problems;
-  trial.layout = time_layout(task, config, problems);
+  if (auto fault = fp8_fault(config, task.cluster)) {
+    problems.push_back(*std::move(fault));
+  } else {
+    trial.layout = time_layout(task, config, problems);
+  }
   if (!problems.empty()) trial.refused = format_problem(problems.front());
   return trial;
 }

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/json.h"
+#include "base/signal_free_thread.h"
 #include "base/stop_flag.h"
 #include "tokenizer/conversations.h"
 #include "tokenizer/corpus_reader.h"
@@ -63,19 +64,23 @@ void encode(const Tokenizer& tokenizer, const TokenizeOptions& options, Task& ta
 class Workers {
  public:
   Workers(const Tokenizer& tokenizer, const TokenizeOptions& options) {
-    for (int i = 0; i < options.workers; ++i) {
-      threads_.emplace_back([this, &tokenizer, &options] {
-        while (const std::shared_ptr<Task> task = take()) {
-          try {
-            encode(tokenizer, options, *task);
-          } catch (...) {
-            task->error = std::current_exception();
-          }
-          const std::lock_guard lock(mutex_);
-          task->done = true;
-          finished_.notify_one();
+    threads_.reserve(static_cast<std::size_t>(options.workers));
+    const auto work = [this, &tokenizer, &options] {
+      while (const std::shared_ptr<Task> task = take()) {
+        try {
+          encode(tokenizer, options, *task);
+        } catch (...) {
+          task->error = std::current_exception();
         }
-      });
+        const std::lock_guard lock(mutex_);
+        task->done = true;
+        finished_.notify_one();
+      }
+    };
+    try {
+      for (int i = 0; i < options.workers; ++i) threads_.push_back(signal_free_thread(work));
+    } catch (const EnvironmentError&) {  // those that there are do it all
+      if (threads_.empty()) throw;
     }
   }
   ~Workers() {

@@ -15,6 +15,7 @@
 #include "kernels/gemm/gemm_quantized.h"
 #include "kernels/grouped_gemm/grouped_gemm_quantized.h"
 #include "model/param_table.h"
+#include "plan/fp8_support.h"
 
 namespace trireme {
 
@@ -193,45 +194,20 @@ const AttentionBackend& ready_attention(const Launch& launch, Device device,
   return *backend.otherwise;
 }
 
-namespace {
-
-bool has_experts_in_fp8(const ModelConfig& model, const Fp8Precision& precision) {
-  const auto begin = model.layers.begin() + precision.bf16_layers[0],
-             end = model.layers.end() - precision.bf16_layers[1];
-  return std::any_of(begin, end,
-                     [](const LayerConfig& layer) { return layer.experts.has_value(); });
-}
-
-/// Why a GPU cannot multiply so, and what to set; "" where it can.
-std::string fp8_problem(Device device, const ModelConfig& model, const Fp8Precision& precision) {
-  const bool experts =
-      has_experts_in_fp8(model, precision) && !grouped_gemm_quantized_serves(device);
-  const std::string tensor = gemm_quantized_missing(device, fp8_block(Fp8Recipe::kTensor)),
-                    own = gemm_quantized_missing(device, fp8_block(precision.recipe));
-  if (own.empty() && !experts) return "";
-  const bool by_recipe = precision.recipe != Fp8Recipe::kTensor && tensor.empty() && !experts;
-  return fmt::format(
-      "{}. Set {}",
-      own.empty() ? "products of experts in fp8 have kernels for compute capability 9.0 alone"
-                  : own,
-      by_recipe ? "precision.fp8.recipe \"tensor\"" : "precision.compute \"bf16\"");
-}
-
-}  // namespace
-
 void require_fp8(const Launch& launch, Device device, const ModelConfig& model,
                  const Fp8Precision& precision) {
   run_together(launch.job(), [&] {
     if (device.kind == DeviceKind::kCpu) return;
     gpu::select(device.index);
-    const std::string problem = fp8_problem(device, model, precision);
-    if (problem.empty()) return;
     const gpu::Info info = gpu::info(device.index);
-    throw EnvironmentError(
-        "precision.compute is \"fp8\" by the recipe \"{}\", which {} (compute capability {}.{}) "
-        "cannot do: {}",
-        EnumWords<Fp8Recipe>::kWords[static_cast<std::size_t>(precision.recipe)], info.name,
-        info.capability / 10, info.capability % 10, problem);
+    const auto missing = [&](Fp8Recipe recipe) {
+      return gemm_quantized_missing(device, fp8_block(recipe));
+    };
+    const std::string refusal =
+        fp8_refusal({info.name, info.capability, missing(Fp8Recipe::kTensor),
+                     missing(Fp8Recipe::kBlock), grouped_gemm_quantized_serves(device)},
+                    model, precision);
+    if (!refusal.empty()) throw EnvironmentError("precision.compute {}", refusal);
   });
 }
 

@@ -71,6 +71,8 @@ std::unique_ptr<Reporter> begin_reports(const PreparedRun& prepared, const Runti
   if (reporter) reporter->start(start_line(prepared, runtime));
   if (start.checkpoint.empty()) return reporter;
   log_info("resuming from step {} ({})", start.progress.step, start.checkpoint.string());
+  if (const auto exit = config.run.exit_at_step; exit && *exit <= start.progress.step)
+    log_info("run.exit_at_step = {} is behind: the run goes on to its end", *exit);
   if (reporter) reporter->resume({start.progress.step, start.checkpoint.string()});
   return reporter;
 }

@@ -61,6 +61,7 @@ TEST_F(CompareCommand, prints_tables_and_draws) {
   EXPECT_NE(out_.find("a        3"), std::string::npos) << out_;
   EXPECT_NE(out_.find("optimizer.lr"), std::string::npos);
   EXPECT_NE(read_file(folder_ / "x.svg").find("</svg>"), std::string::npos);
+  EXPECT_EQ(code({path("a"), path("b"), "--svg", path("x.svg")}), 0);
 }
 
 TEST_F(CompareCommand, refuses_one_run_and_what_is_none) {
@@ -70,6 +71,9 @@ TEST_F(CompareCommand, refuses_one_run_and_what_is_none) {
   EXPECT_EQ(code({path("a"), path("absent")}), 74);
   EXPECT_NE(log_.find("absent: there is no such folder"), std::string::npos) << log_;
   EXPECT_EQ(code({path("a"), path("b"), "--svg", path("absent/x.svg")}), 74);
+  const std::string metrics = read_file(folder_ / "a/metrics.jsonl");
+  EXPECT_EQ(code({path("a"), path("b"), "--svg", path("a/metrics.jsonl")}), 2);
+  EXPECT_EQ(read_file(folder_ / "a/metrics.jsonl"), metrics);
   EXPECT_EQ(out_, "");
 }
 

@@ -91,6 +91,17 @@ TEST(PlanSearch, text_says_what_bounds_each_and_what_changes_bring) {
     EXPECT_NE(text.find(words), std::string::npos) << words << "\n" << text;
 }
 
+TEST(PlanSearch, fp8_is_no_change_for_gpus_that_have_none) {
+  LayoutTask task = task_of(parse_json(kConfig, "config"), 8);
+  task.cluster.device.name = "A100";  // whatever rate its file claims
+  const std::string text = search_text(planned(task));
+  EXPECT_NE(
+      text.find("with precision.compute \"fp8\": refused (precision.compute: is \"fp8\" by the "
+                "recipe \"tensor\", which A100 (compute capability 8.0) cannot do"),
+      std::string::npos)
+      << text;
+}
+
 TEST(PlanSearch, nothing_fits_names_the_nearest_and_what_would) {
   LayoutTask task = task_of(parse_json(kConfig, "config"), 1);
   task.config.parallel = {};
@@ -113,6 +124,7 @@ TEST(PlanSearch, a_batch_that_no_layout_divides_is_refused) {
   plan_search(task, problems);
   ASSERT_EQ(problems.size(), 1U);
   EXPECT_NE(problems.front().message.find("no layout is legal"), std::string::npos);
+  EXPECT_EQ(format_problem(problems.front()).find(".."), std::string::npos);
   task.config.batch = {};
   task.config.batch.micro = 1;
   problems.clear();

@@ -29,5 +29,16 @@ TEST(GpuPeak, names_are_told_apart_by_their_longest_part) {
   EXPECT_EQ(of("host execution"), std::nullopt);
 }
 
+TEST(GpuPeak, capabilities) {
+  EXPECT_EQ(capability_of("A100 SXM 80GB"), 80);
+  EXPECT_EQ(capability_of("NVIDIA A40"), 86);
+  EXPECT_EQ(capability_of("NVIDIA L4"), 89);
+  EXPECT_EQ(capability_of("NVIDIA H20"), 90);
+  EXPECT_EQ(capability_of("NVIDIA GH200 480GB"), 90);
+  EXPECT_EQ(capability_of("B200 SXM"), 100);
+  EXPECT_EQ(capability_of("NVIDIA GeForce RTX 5090"), 120);
+  EXPECT_EQ(capability_of("host execution"), std::nullopt);
+}
+
 }  // namespace
 }  // namespace trireme

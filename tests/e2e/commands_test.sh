@@ -79,6 +79,9 @@ experts=(--world 2 --set 'model={"model_type":"olmoe","vocab_size":257,"hidden_s
   "num_hidden_layers":2,"num_attention_heads":2,"num_experts":4,"num_experts_per_tok":2,"max_position_embeddings":64}'
   --set parallel.expert=2)
 echo '{"load": [[4, 4, 1, 1], [2, 2, 2, 2]]}' >load.json
+train plan base.json "${experts[@]}" --expert-load load.json --write text.txt
+ends_with "plan: what the user wrote is not overwritten" 2
+check "plan: what the user wrote is there" grep -q oars text.txt
 train plan base.json "${experts[@]}" --expert-load load.json --write placement.json --json
 ends_with "plan of experts" 0
 check "plan of experts: the first layer" same "$(sed -n '/"layers"/,$p' out | tr -d ' \n' | grep -o '"neighbours":1.6,"placed":1.0' | wc -l)" 1
@@ -357,6 +360,10 @@ for command in benchmark plan schema tokenizer tokenize data evaluate generate e
   train $command --help
   ends_with "$command --help" 0
   check "$command --help: names itself" grep -q "train $command" out
+  cp out asked
+  train help $command
+  ends_with "help $command" 0
+  check "help $command: the same" same_file out asked
 done
 
 # One stage has a schedule too.

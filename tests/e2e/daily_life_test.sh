@@ -164,6 +164,7 @@ for words in "--data toy" "--checkpoint plain" "base.json --data toy" "--checkpo
 done
 train evaluate --checkpoint plain --data absent
 ends_with "data that is missing" 74
+check "absent data are named once" same "$(grep -o absent.idx log | wc -l)" 1
 train evaluate --checkpoint plain --data toy --sequence-length 100000
 ends_with "data shorter than a window" 2
 train evaluate base.json --set "$sets" --checkpoint plain --json

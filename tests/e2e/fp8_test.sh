@@ -130,6 +130,32 @@ for recipe in tensor block; do
     awk -v fp8="$(weights_sent)" -v half="$half_sent" 'BEGIN { r = fp8 / half; exit !(r > 0.45 && r < 0.6) }'
 done
 
+# A cluster whose GPUs lack it is refused as by a start on one; a search keeps the precision, so that it is too.
+lacks() { # lacks WHAT CLUSTER SENTENCE OPTIONS
+  local what=$1 cluster=$2 sentence=$3 extra
+  shift 3
+  for extra in "" --search; do
+    # shellcheck disable=SC2086
+    train plan base.json --world 8 --no-data --cluster "$cluster" --json --set precision.compute=fp8 --set batch.global=16 "$@" $extra
+    ends_with "$what $extra" 3
+    says_once "$what $extra: the sentence" "$sentence"
+    check "$what $extra: a JSON value" valid_json out
+    check "$what $extra: with the error" grep -q '"path": "precision.compute"' out
+    check "$what $extra: and no prediction" [ "$(grep -c '"time"\|"layouts"' out)" = 0 ]
+  done
+}
+experts=(--set model.model_type=mixtral --set model.num_local_experts=4)
+lacks "plan for A100" a100 'precision.compute: is "fp8" by the recipe "tensor", which A100 SXM 80GB (compute capability 8.0) cannot do: its tensor cores have no fp8, which begins at compute capability 8.9. Set precision.compute "bf16"'
+lacks "plan of blocks for B200" b200 'which B200 SXM (compute capability 10.0) cannot do: products of blocks have kernels for compute capability 9.0 alone. Set precision.fp8.recipe "tensor"' \
+  --set precision.fp8.recipe=block
+lacks "plan of experts for B200" b200 'products of experts in fp8 have kernels for compute capability 9.0 alone. Set precision.compute "bf16"' "${experts[@]}"
+for cluster in h100 b200; do
+  train plan base.json --world 8 --no-data --cluster $cluster --search --set precision.compute=fp8 --set batch.global=16
+  ends_with "plan for $cluster" 0
+done
+train plan base.json --world 8 --no-data --cluster h200 --set precision.compute=fp8 --set batch.global=16 --set precision.fp8.recipe=block "${experts[@]}"
+ends_with "plan of experts in blocks for H200" 0
+
 # What is refused says which key, and what would do.
 refused() {
   local what=$1 pattern=$2

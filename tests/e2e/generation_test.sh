@@ -153,7 +153,9 @@ printf '9999\n' >large.txt
 wrong "an id that the model does not have" "large.txt: line 1: token id 9999 of the prompt is outside" --token-ids-file large.txt
 : >empty.txt
 wrong "a file without a line" "empty.txt: has no line" --prompt-file empty.txt
-wrong "a file that is not there" "absent.txt: " --prompt-file absent.txt
+train generate --checkpoint run --prompt-file absent.txt
+ends_with "a file that is not there" 74
+says_once "a file that is not there: the sentence" "absent.txt: "
 wrong "two sources" "several sources of prompts" --prompt a --prompt-file texts.txt
 wrong "no source" "there is nothing to continue"
 

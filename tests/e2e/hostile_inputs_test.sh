@@ -155,7 +155,7 @@ for output in text.txt text.txt/x /dev/full /proc/x ""; do
   hostile "to '$output': average" "2|74" average done --output "$output"
   [ "$output" = "" ] || hostile "to '$output': a run" "2|74" base.json --set run.directory="$output"
 done
-for output in missing/x.svg folder text.txt/x /dev/full/x ""; do
+for output in missing/x.svg folder text.txt text.txt/x /dev/full/x ""; do
   hostile "to '$output': a drawing" "2|74" schedule --kind 1f1b --stages 2 --micro-batches 2 --svg "$output"
   hostile "to '$output': a comparison" "2|74" compare done done --svg "$output"
 done

@@ -19,7 +19,7 @@ ends_with "a run to go on from" 0
 # Options.
 slip "temperature below 0" 2 '--temperature: found "-1"; legal: a number of at least 0' \
   generate --checkpoint done --prompt x --temperature -1
-slip "no ranks" 2 '--world: found "0"; legal: an integer of at least 1' plan base.json --world 0
+slip "no ranks" 2 '--world: found "0"; legal: an integer from 1 to 1048576' plan base.json --world 0
 slip "a sample before the first" 2 '--from: found "-1"; legal: an integer of at least 0' data base.json --from -1
 slip "a count that is a word" 2 '--count: found "many"; legal: an integer' data base.json --count many
 slip "a dtype of another system" 2 '--dtype: found "bf15"; legal: bf16, fp32; nearest: bf16' \
@@ -175,6 +175,9 @@ once "an option of evaluate" 2 'give a CONFIG, or --checkpoint' evaluate --check
 once "an option of generate" 2 'there is nothing to continue. Give one of --prompt' generate --checkpoint done
 once "an option of export" 2 'found "bf15"' export --checkpoint done --output e --dtype bf15
 once "a command that is one process" 3 'Start it without one' average done --output mean
+once "tokenize is one process" 3 'Start it without one' tokenize --tokenizer byte --output twice text.txt
+once "tokenizer is one process" 3 'Start it without one' tokenizer --vocab-size 300 --output twice.json text.txt
+check "and writes nothing" [ ! -e twice.bin -a ! -e twice.json ]
 
 # Memory that is refused when it is taken: what was needed, by item, and the way out.
 mkdir -p large
@@ -221,4 +224,16 @@ check "one rank is singular" grep -q '^1 rank: ' out
 printf 'a line' >one.txt
 train tokenize --tokenizer byte --output one one.txt
 check "one document is singular" grep -q ': 1 document, ' out
+# Streams that are closed, as a daemon starts its children: no file of the run has their number.
+"$binary" base.json --set run.directory=closed <&- >&- 2>&-
+code=$?
+check "closed streams: exit 0" same "$code" 0
+check_metrics closed 20
+"$binary" checkpoint verify closed >out 2>log
+code=$?
+ends_with "closed streams: the checkpoints" 0
+"$binary" plan base.json 2>log >&-
+code=$?
+ends_with "a result that nobody can get" 74
+says_once "a result that nobody can get: why" 'standard output: cannot be written'
 finish

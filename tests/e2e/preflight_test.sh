@@ -158,4 +158,8 @@ check "the same data are not" lacks "$(cat log)" 'other data'
 train base.json --set run.directory=fork --set run.resume=run --set run.exit_at_step=12
 ends_with "a fork" 0
 check "a fork's plot has no 0" lacks "$(cat fork/loss.svg)" '">0</text>'
+check "an exit to come is not told" lacks "$(cat log)" 'is behind'
+train base.json --set run.directory=fork --set run.exit_at_step=12
+ends_with "an exit that is behind" 0
+says_once "an exit that is behind is told" 'run.exit_at_step = 12 is behind'
 finish

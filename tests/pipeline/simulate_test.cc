@@ -27,6 +27,11 @@ TEST(Simulate, two_stages_by_hand) {
   EXPECT_EQ(s.transfers, (std::vector<std::int64_t>{2, 2}));
 }
 
+TEST(Simulate, one_stage_has_no_bubble_not_even_by_rounding) {
+  for (int micro_batches = 1; micro_batches < 20; ++micro_batches)
+    EXPECT_EQ(simulate(make_1f1b(1, micro_batches), {0.1, 0.2, 0.3}).bubble_rate, 0);
+}
+
 TEST(Simulate, ranks_that_compute_at_once_share_processors) {
   ActionTimes times{2, 3, 1};
   times.processors = 1;

@@ -37,6 +37,12 @@ TEST(ClusterFile, the_least_that_it_needs) {
   EXPECT_FALSE(cluster.price.device_hour || cluster.power.device_watts || cluster.program);
 }
 
+TEST(ClusterFile, a_number_beyond_all_machines_is_told_the_largest) {
+  const std::vector<Problem> problems = problems_of(edited({"node", "bytes_per_second"}, "1e25"));
+  ASSERT_EQ(problems.size(), 1U);
+  EXPECT_EQ(problems.front().legal, "a number above 0 to 1e+24");
+}
+
 TEST(ClusterFile, each_fault_has_its_path_and_what_is_legal) {
   struct Case {
     std::vector<std::string> at;

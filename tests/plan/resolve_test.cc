@@ -45,6 +45,37 @@ TEST(Resolve, a_run_whose_tokens_cannot_be_counted_is_refused) {
   EXPECT_EQ(only_problem(resolve(config, {.windows = 1'000'000})).path, "run.epochs");
 }
 
+TEST(Resolve, a_trace_of_steps_that_the_run_does_not_have_is_told) {
+  RunConfig config = small_config();
+  config.run.steps = 6;
+  config.batch.micro = 1;
+  config.log.trace_steps = {6, 9};
+  EXPECT_EQ(resolve(config, {}).notes.size(), 0U);
+  config.log.trace_steps = {7, 9};
+  const Outcome outcome = resolve(config, {});
+  EXPECT_TRUE(outcome.problems.empty()) << format_problems(outcome.problems);
+  ASSERT_EQ(outcome.notes.size(), 1U);
+  EXPECT_TRUE(outcome.notes.front().starts_with("log.trace_steps: the run of 6 steps"));
+}
+
+TEST(Resolve, adapters_at_fault_are_not_laid_out) {
+  for (const char* fault : {R"({"rank": 2, "base": "nf4"})", R"({"rank": 2, "alpha": -1})"}) {
+    Json json = parse_json(R"({"run": {"directory": "r", "steps": 1},
+        "model": {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 2,
+                  "intermediate_size": 64, "vocab_size": 64, "num_hidden_layers": 2},
+        "data": {"train": "synthetic", "sequence_length": 16}, "batch": {"micro": 1},
+        "init": {"weights": "base"}, "optimizer": {"lr": 0.001},
+        "precision": {"compute": "fp8"}, "parallel": {"pipeline": 2}})",
+                           "test");
+    json["lora"] = parse_json(fault, "test");
+    LoadedConfig loaded = parse_run_config(json);
+    ASSERT_EQ(loaded.problems.size(), 1U) << format_problems(loaded.problems);
+    resolve_run(loaded.config, {.world = 2}, loaded.problems, loaded.notes);
+    EXPECT_EQ(loaded.problems.size(), 1U) << format_problems(loaded.problems);
+    EXPECT_TRUE(loaded.problems.front().path.starts_with("lora."));
+  }
+}
+
 TEST(Resolve, a_zero_bubble_schedule_that_comes_to_1f1b_says_so) {
   const auto notes_of = [](const char* schedule, double limit, Recompute recompute) {
     RunConfig config = small_config();

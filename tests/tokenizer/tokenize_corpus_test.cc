@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "support/temporary_directory.h"
+#include "support/thread_limit.h"
 #include "tokenizer/byte_tokenizer.h"
 
 namespace trireme {
@@ -112,6 +113,18 @@ TEST_F(TokenizeCorpus, any_number_of_workers_writes_the_same_bytes) {
       EXPECT_TRUE(run(*tokenizer, work) == one) << workers;
     }
   }
+}
+
+TEST_F(TokenizeCorpus, fewer_threads_than_workers_do_it_all_and_none_is_an_error) {
+  TokenizeOptions work = options({folder_.write("a", "ab").string(), kHostile});
+  const Files one = run(ByteTokenizer(), work);
+  work.workers = 8;
+  {
+    const ThreadLimit few(2);
+    EXPECT_TRUE(run(ByteTokenizer(), work) == one);
+  }
+  const ThreadLimit none(0);
+  EXPECT_THROW((void)run(ByteTokenizer(), work), EnvironmentError);
 }
 
 TEST_F(TokenizeCorpus, a_faulty_line_is_named) {
