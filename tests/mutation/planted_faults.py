@@ -208,8 +208,8 @@ BACKWARD_FILES = ["kernels/attention/attention_backward_sm90.cuh", "kernels/atte
                   "kernels/attention/attention_steps_sm90.cuh", "kernels/attention/attention_turns_sm90.cuh"]
 ACTIVATION_CODES = [
     ("forms over values that others have not taken", [("    if (p == 0) __syncthreads();  // forms lie there\n", "")]),
-    ("every part's codes in the first one's place", [("part * tiles + blockIdx.x % tiles", "blockIdx.x % tiles")]),
-    ("every part's rows in the first one's place", [("                   part * args.ffn + tile", "                   tile")]),
+    ("every part's codes in the first one's place", [("part * tiles + blockIdx.x % tiles", "part / 2 * tiles + blockIdx.x % tiles")]),
+    ("every part's rows in the first one's place", [("                   part * args.ffn + tile", "                   part / 2 * args.ffn + tile")]),
     ("rows only where no bias reads them", [("if (args.rows != nullptr) store_rows", "if (args.rows == nullptr) store_rows")]),
     ("rows behind the last token", [("    if (!tile.has_row(k) || !tile.has_all_columns()) continue;\n    Vector", "    if (!tile.has_all_columns()) continue;\n    Vector")]),
     ("a part in place of the activation", [("return behind[kParts<kKind> - 1];", "return part(0);")]),
