@@ -109,15 +109,20 @@ TEST_P(ActivationCodes, are_the_bits_of_separate_ops) {
   }
 }
 
+/// No NaN, whose sign in bf16 is nobody's.
+TestTensor finite(const Shape& shape, std::uint64_t seed, int offset) {
+  return TestTensor::random(DType::kBF16, shape, seed, 3, offset);
+}
+
 TEST_P(ActivationCodes, rows_are_left_too_where_they_are_asked_for_or_in_place_of_x) {
   for (const auto& [tokens, ffn] : kSizes) {
     const Shape of{tokens, ffn};
     for (const ActivationKind kind : kKinds) {
       for (const int offset : {0, TestTensor::kOffsetByEnvironment}) {
         Context context = test_context(GetParam(), 2);
-        TestTensor x = uneven({tokens, parts_of(kind) * ffn}, 1, offset),
+        TestTensor x = finite({tokens, parts_of(kind) * ffn}, 1, offset),
                    rows(DType::kBF16, x.shape(), offset);
-        const TestTensor dact = uneven(of, 2, offset);
+        const TestTensor dact = finite(of, 2, offset);
         All apart(kind, DType::kF8E5M2, of, offset);
         const std::string expected = make_apart(context, kind, apart, dact, x).bits();
         for (TestTensor* place : {&rows, &x}) {
