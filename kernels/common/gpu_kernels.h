@@ -4,6 +4,7 @@
 
 namespace trireme {
 
+struct ActivationCodesKernels;
 struct AdamWKernels;
 struct AttentionGpuKernels;
 struct AttentionHopperKernels;
@@ -33,6 +34,7 @@ struct RouterKernels;
 struct ShardsKernels;
 
 struct GpuKernels {
+  const ActivationCodesKernels* activation_codes = nullptr;
   const AdamWKernels* adamw = nullptr;
   const AttentionGpuKernels* attention = nullptr;
   const AttentionHopperKernels* attention_sm90 = nullptr;    ///< where code for sm_90a was compiled

@@ -1,3 +1,4 @@
+#include "kernels/activation_codes/activation_codes_table.h"
 #include "kernels/adamw/adamw_table.h"
 #include "kernels/attention/attention_gpu_table.h"
 #include "kernels/attention/attention_library_table.h"
@@ -29,6 +30,7 @@ namespace trireme {
 
 const GpuKernels& gpu_kernels() {
   static constexpr GpuKernels kCuda = {
+      .activation_codes = &cuda::activation_codes_cuda,
       .adamw = &cuda::adamw_cuda,
       .attention = &cuda::attention_cuda,
 #ifdef TRIREME_GPU_SM90

@@ -4,7 +4,6 @@
 
 #include "device/context.h"
 #include "kernels/glu/glu_gate.h"
-#include "kernels/quantize/quantize.h"
 #include "tensor/tensor_view.h"
 
 namespace trireme {
@@ -20,20 +19,5 @@ void glu_forward(Context& context, GluGate gate, TensorView act_TF, ConstTensorV
 /// bit; it may be dact.
 void glu_backward(Context& context, GluGate gate, TensorView dgate_up_T2F, ConstTensorView dact_TF,
                   ConstTensorView gate_up_T2F, TensorView act_TF = {});
-
-/// Of bf16, of which codes alone are left, where both products that read them take blocks of 1 x
-/// 128: the bits of calls of quantize, of what forward and backward would store. F is a multiple
-/// of 8.
-///   act           e4m3 [T, F], padded, as QuantizedOutput has it
-///   dgate_up      e4m3|e5m2 [T, 2F], padded, where gate's columns and up's are parts from the
-///                 beginning of a block; dgate_up_turned: its transpose, [2F, T]
-///   act_turned    e4m3 [F, T], padded
-void glu_forward_codes(Context& context, GluGate gate, const QuantizedView& act_TF,
-                       ConstTensorView gate_up_T2F);
-struct GluGradientCodes {
-  QuantizedView dgate_up, dgate_up_turned, act_turned;
-};
-void glu_backward_codes(Context& context, GluGate gate, const GluGradientCodes& out,
-                        ConstTensorView dact_TF, ConstTensorView gate_up_T2F);
 
 }  // namespace trireme

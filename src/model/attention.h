@@ -24,8 +24,8 @@ AttentionWeights weights_of(const ParamStore::Lease& lease, const AttentionParam
 /// the gradient of q, k and v in codes alone.
 inline bool rope_leaves_codes(const LayerConfig& layer, std::int64_t tensor_extent) {
   const AttentionConfig& config = layer.attention;
-  const bool alone = tensor_extent == 1 && !layer.experts && !config.latent && !config.qkv_bias &&
-                     layer.adapters.attention_in == 0;
+  const bool alone =
+      tensor_extent == 1 && !config.latent && !config.qkv_bias && layer.adapters.attention_in == 0;
   return alone && config.rope && config.qk_norm == QkNorm::kNone && config.head_dim % 8 == 0 &&
          config.v_size() % 8 == 0 && config.rotated_dims() % 16 == 0;
 }

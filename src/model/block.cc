@@ -248,7 +248,8 @@ void leave_experts(const LayerPass& pass, const BlockWeights& weights, const Blo
   ExpertsForward experts(pass, weights.experts, acts.experts);
   experts.last_product();
   if (shared)
-    pass.linear_forward(y_TC, scratch.act_TF, weights.mlp.out);
+    pass.linear_forward(y_TC, mlp_activation(pass, weights.mlp, acts.mlp, scratch.act_TF),
+                        weights.mlp.out);
   else
     clear_others(pass, y_TC);
   experts.combine(y_TC, shared ? Accumulate::kYes : Accumulate::kNo);
@@ -344,25 +345,28 @@ ExpertsBackward experts_of(const LayerPass& pass, const BlockBackwardArgs& of) {
 }
 
 /// B of a branch with experts, to the gradient of the stream before it. Gradients travel while the
-/// shared MLP computes: to experts during its last product's, home during its first's.
+/// shared MLP computes: to experts during its last product's, home during its first's. Of both
+/// halves W of the shared MLP too, if it has no gate.
 void experts_backward_input(const LayerPass& pass, const BlockWeights& weights,
-                            const BlockBackwardArgs& args, const StreamGradient& ds) {
+                            const BlockBackwardArgs& args, const StreamGradient& ds,
+                            Halves halves = Halves::kInput) {
   const MlpBackward mlp = mlp_of(pass, args);
   const ExpertsBackward experts = experts_of(pass, args);
   const TensorView& dn_TC = mlp.left.n_TC;
   const bool shared = pass.config.mlp.ffn > 0, gated = pass.config.experts->shared_gate;
   Pending to_experts = experts.start(mlp.left.dy_TC);
+  BothOrders din;
   if (shared && gated) {
     mlp.out_input(mlp.left.act_TF, mlp.start(weights.mlp), weights.mlp);
     weighted_glu_backward(pass.context, mlp.left.din_TX, args.gradients.experts.dgate_T,
                           mlp.left.act_TF, mlp.left.act_TF, shared_glu(pass, args.acts));
   } else if (shared) {
-    mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp));
+    din = mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp), halves);
   }
   ExpertsBackward::GoingHome going_home =
       experts.products(weights.experts, mlp.left.dy_TC, std::move(to_experts));
   if (!shared) clear_others(pass, dn_TC);
-  if (shared) mlp.in_input(weights.mlp);
+  if (shared) mlp.in_input(weights.mlp, din);
   if (shared && gated)
     shared_gate_backward(pass, weights.experts, args.acts.experts, args.gradients.experts, dn_TC,
                          ds.ds_TC);
@@ -370,18 +374,23 @@ void experts_backward_input(const LayerPass& pass, const BlockWeights& weights,
                 shared ? Accumulate::kYes : Accumulate::kNo);
   reduce_experts(pass, dn_TC);
   mlp.norm(weights.mlp, ds);
+  if (shared && !gated && halves == Halves::kBoth) mlp.in_weight(din);
 }
 
-/// W of that branch; `n`: its rows are all here where the shared MLP reads them.
-void experts_backward_weight(const LayerPass& pass, const BlockBackwardArgs& args, Pending n) {
+/// W of that branch, or what B of both halves has left of it; `n`: its rows are all here where the
+/// shared MLP reads them.
+void experts_backward_weight(const LayerPass& pass, const BlockBackwardArgs& args, Pending n,
+                             Halves before = Halves::kInput) {
   const MlpBackward mlp = mlp_of(pass, args);
   const ExpertsBackward experts = experts_of(pass, args);
+  const bool gated = pass.config.experts->shared_gate;
+  const bool shared = pass.config.mlp.ffn > 0 && (gated || before == Halves::kInput);
   experts.weight(mlp.left.n_TC, mlp.left.dy_TC);
-  if (pass.config.mlp.ffn > 0) mlp.out_weight(mlp.left.act_TF);
+  if (shared) mlp.out_weight(mlp.left.act_TF);
   n.wait();
-  if (pass.config.mlp.ffn == 0) return;
+  if (!shared) return;
   mlp.in_weight();
-  if (pass.config.experts->shared_gate)
+  if (gated)
     linear_backward_weight(pass.context, gradients_of(args.sink, args.params.experts.shared_gate),
                            args.gradients.experts.dgate_logits_T1, mlp.left.n_TC);
 }
@@ -450,14 +459,28 @@ void block_backward_weight(const LayerPass& pass, const BlockBackwardArgs& args)
 namespace {
 
 /// Where nothing travels between B and W of a product they follow each other, and read dy once.
-void block_backward_alone(const BlockWeights& weights, const AttentionBranchBackward& attention,
-                          const MlpBackward& mlp, const AttentionScratch& scratch,
+void block_backward_alone(const LayerPass& pass, const BlockWeights& weights,
+                          const BlockBackwardArgs& args, const AttentionScratch& scratch,
                           const StreamGradient& ds1) {
-  const BothOrders din = mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp), Halves::kBoth);
-  mlp.in_both(weights.mlp, attention.left.stream(attention.pass.config), din);
+  const AttentionBranchBackward attention = attention_of(pass, args);
+  const MlpBackward mlp = mlp_of(pass, args);
+  const StreamGradient ds2 = attention.left.stream(pass.config);
+  if (pass.config.experts) {
+    experts_backward_input(pass, weights, args, ds2, Halves::kBoth);
+    experts_backward_weight(pass, args, {}, Halves::kBoth);
+  } else {
+    const BothOrders din = mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp), Halves::kBoth);
+    mlp.in_both(weights.mlp, ds2, din);
+  }
   const BothOrders dqkv = attend_backward(attention, weights.attention, scratch,
                                           attention.start(weights.attention), Halves::kBoth);
-  attention.in_both(weights.attention, ds1, dqkv);
+  if (pass.config.attention.latent) {
+    latent_backward(attention, weights.attention, scratch.latent, ds1.ds_TC);
+    attention.norm(weights.attention, ds1);
+    latent_weight(attention);
+  } else {
+    attention.in_both(weights.attention, ds1, dqkv);
+  }
   add_kept(attention, mlp);
 }
 
@@ -466,15 +489,15 @@ void block_backward_alone(const BlockWeights& weights, const AttentionBranchBack
 void block_backward(const LayerPass& pass, const BlockWeights& weights,
                     const BlockBackwardArgs& args, const AttentionScratch& scratch,
                     const StreamGradient& ds1) {
-  const AttentionBranchBackward attention = attention_of(pass, args);
-  const MlpBackward mlp = mlp_of(pass, args);
   const TensorAxis& tensor = pass.tensor;
+  if (pass.fp8 != nullptr && tensor.extent() == 1)
+    return block_backward_alone(pass, weights, args, scratch, ds1);
   if (pass.config.experts || pass.config.attention.latent) {
     block_backward_input(pass, weights, args, scratch, ds1);
     return block_backward_weight(pass, args);
   }
-  if (pass.fp8 != nullptr && tensor.extent() == 1)
-    return block_backward_alone(weights, attention, mlp, scratch, ds1);
+  const AttentionBranchBackward attention = attention_of(pass, args);
+  const MlpBackward mlp = mlp_of(pass, args);
   mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp));
   mlp.in_input(weights.mlp);
   Pending dn2 = tensor.start_reduce(mlp.left.n_TC);

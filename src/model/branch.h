@@ -296,8 +296,9 @@ struct BranchBackward {
     dy.wait();  // a scale is that of all rows
     product(0, dy_TC.shape[0]);
   }
-  /// This rank's part of n's gradient, in n.
-  void in_input(const BranchWeights& weights) const {
+  /// This rank's part of n's gradient, in n. `din`: where what makes it has left codes.
+  void in_input(const BranchWeights& weights, const BothOrders& din = {}) const {
+    if (din.given()) return pass.fp8->backward_input(left.n_TC, din, weights.in);
     pass.linear_backward_input(left.n_TC, left.din_TX, weights.in);
   }
   /// All of it, in the residual rows; scratch is what is written next.
@@ -325,19 +326,24 @@ struct BranchBackward {
     args.dresidual_TC = pass.tensor.residual_rows(left.dy_TC);
     norm_backward(pass.context, args);
   }
-  /// in_input, norm and in_weight, where no rank has another part of n's gradient. `din`: where
-  /// what makes it has left codes in place of rows.
+  /// in_input, norm and in_weight, where no rank has another part of n's gradient.
   void in_both(const BranchWeights& weights, const StreamGradient& ds,
                const BothOrders& din = {}) const {
-    const auto n = [&]() -> ConstTensorView {
+    if (din.given()) {
+      in_input(weights, din);
       norm(weights, ds);
-      return left.n_TC;
-    };
-    if (din.given())
-      return pass.fp8->backward_both(left.n_TC, din, weights.in, gradients_of_in(), n);
-    pass.linear_backward(left.n_TC, left.din_TX, weights.in, {}, gradients_of_in(), n);
+      return in_weight(din);
+    }
+    pass.linear_backward(left.n_TC, left.din_TX, weights.in, {}, gradients_of_in(),
+                         [&]() -> ConstTensorView {
+                           norm(weights, ds);
+                           return left.n_TC;
+                         });
   }
-  void in_weight() const { pass.linear_backward_weight(gradients_of_in(), left.din_TX, left.n_TC); }
+  void in_weight(const BothOrders& din = {}) const {
+    if (din.given()) return pass.fp8->backward_weight(gradients_of_in(), din, left.n_TC);
+    pass.linear_backward_weight(gradients_of_in(), left.din_TX, left.n_TC);
+  }
   /// `x`: what the last product read.
   void out_weight(ConstTensorView x) const {
     pass.linear_backward_weight(gradients_of_out(), left.last_product(), x);

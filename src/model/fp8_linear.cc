@@ -199,12 +199,13 @@ class Fp8Products::Operands {
 
 namespace {
 
-/// Behind an operand that stands next in the scratch memory.
-ArenaCursor behind(ArenaCursor arena, const ConstQuantizedView& view) {
+/// Behind an operand, if it stands next in the scratch memory.
+ArenaCursor behind(const ArenaCursor& arena, const ConstQuantizedView& view) {
   if (!view.given()) return arena;
-  arena.take(view.codes.dtype, view.codes.shape);
-  arena.take(view.scales.dtype, view.scales.shape);
-  return arena;
+  ArenaCursor next = arena;
+  const bool here = next.take(view.codes.dtype, view.codes.shape).data == view.codes.data;
+  next.take(view.scales.dtype, view.scales.shape);
+  return here ? next : arena;
 }
 ArenaCursor behind(const ArenaCursor& arena, const BothOrders& both) {
   return behind(behind(arena, both.across), both.along);
@@ -218,11 +219,9 @@ std::int64_t operand_bytes(const Fp8Widths& widths) {
   const std::int64_t in = padded(widths.in), out = padded(widths.out),
                      tokens = round_up(widths.tokens, kBlock);
   const std::int64_t weight = in * out, dy = (widths.together ? 2 : 1) * tokens * out;
-  const std::int64_t kept = widths.kept > 0 ? 2 * tokens * padded(widths.kept) : 0;
-  const std::int64_t codes =
-      std::max({tokens * in + weight, dy + weight, (in + out) * tokens}) + kept;
+  const std::int64_t codes = std::max({tokens * in + weight, dy + weight, (in + out) * tokens});
   // A scale for 128 codes, and a few where rows have blocks of their own.
-  std::int64_t scales = codes / kBlock + in + out + widths.kept + tokens;
+  std::int64_t scales = codes / kBlock + in + out + tokens;
   // Maxima of a tensor whose columns other ranks have the rest of.
   if (widths.tensor_extent > 1) {
     const std::int64_t maxima =
@@ -230,10 +229,17 @@ std::int64_t operand_bytes(const Fp8Widths& widths) {
     scales += maxima * (widths.tensor_extent + 1);
   }
   constexpr std::int64_t kAlignment = 32 * 64;
-  return codes + 4 * scales + kAlignment;
+  return codes + 4 * scales + kAlignment + fp8_gradient_bytes(widths.tokens, widths.kept);
 }
 
 }  // namespace
+
+std::int64_t fp8_gradient_bytes(std::int64_t tokens, std::int64_t columns) {
+  if (columns == 0) return 0;
+  const std::int64_t codes =
+      2 * round_up(tokens, kBlock) * (columns + ScaleDim::kPartsMax * kBlock);
+  return codes + 4 * (codes / kBlock + columns + tokens) + 4 * 64;
+}
 
 Fp8Scratch lay_out_fp8(ArenaCursor& arena, const std::vector<Fp8Widths>& linears,
                        std::int64_t others) {
@@ -394,21 +400,26 @@ Fp8Products::Turned Fp8Products::backward_input_and_turn(TensorView dx_TK, const
   return {both.across, behind(begin, both.across)};
 }
 
-BothOrders Fp8Products::gradient_codes(std::int64_t tokens,
-                                       const LinearGradients& gradients) const {
-  const bool alone = !gradients.adapter.given() && !gradients.bias.given();
-  if (precision.recipe != Fp8Recipe::kBlock || tensor.extent() > 1 || !alone ||
+BothOrders Fp8Products::gradient_codes(std::int64_t tokens, const LinearGradients& gradients,
+                                       TensorView apart) const {
+  if (precision.recipe != Fp8Recipe::kBlock || tensor.extent() > 1 || gradients.adapter.given() ||
       !gradients.weight.gradient.given())
     return {};
-  return Operands(*this).take_both(tokens, gradients.fp8->out, precision.gradients);
+  const Fp8Products there{context, tensor, precision, {apart.given() ? apart : scratch.memory}};
+  return Operands(there).take_both(tokens, gradients.fp8->out, precision.gradients);
 }
 
-Fp8Products::Turned Fp8Products::backward_input(TensorView dx_TK, const BothOrders& dy,
-                                                const LinearWeights& weights) const {
-  const ArenaCursor begin(scratch.memory.data);
-  Operands operands(*this, behind(begin, dy));
+void Fp8Products::backward_input(TensorView dx_TK, const BothOrders& dy,
+                                 const LinearWeights& weights) const {
+  Operands operands(*this, behind(ArenaCursor(scratch.memory.data), dy));
   backward_input(dx_TK, dy.along, operands, weights, {});
-  return {dy.across, behind(begin, dy.across)};
+}
+
+void Fp8Products::backward_weight(const LinearGradients& gradients, const BothOrders& dy,
+                                  ConstTensorView x_TK) const {
+  const ArenaCursor begin(scratch.memory.data);
+  backward_weight(gradients, Turned{dy.across, behind(begin, dy.across)}, x_TK);
+  add_bias(gradients, dy.rows_TN);
 }
 
 QuantizedView Fp8Products::turned_input(const Turned& turned, std::int64_t tokens,

@@ -34,6 +34,8 @@ struct Fp8Widths {
 /// For any one of these, or for so many bytes of products of another kind.
 Fp8Scratch lay_out_fp8(ArenaCursor& arena, const std::vector<Fp8Widths>& linears,
                        std::int64_t others = 0);
+/// Bytes of Fp8Products::gradient_codes, of parts from the beginning of a block.
+std::int64_t fp8_gradient_bytes(std::int64_t tokens, std::int64_t columns);
 
 /// `weights` as they are or, of those in fp8 or NF4, with their values in `memory`, rounded to its
 /// type.
@@ -67,6 +69,7 @@ struct ProductInput {
 /// A gradient dy as both of its products read it.
 struct BothOrders {
   QuantizedView along, across;  ///< of dy, of dy^T
+  TensorView rows_TN = {};      ///< dy itself, where a bias has a gradient
   [[nodiscard]] bool given() const { return along.given(); }
 };
 
@@ -104,17 +107,14 @@ struct Fp8Products {
     backward_weight(gradients, turned, x());
     add_bias(gradients, dy_TN);
   }
-  /// Codes of dy [tokens, N] in both orders, at the beginning of the scratch memory, for the op
-  /// that makes dy before backward_both of them. Given in blocks on one tensor-parallel rank, where
-  /// the weight is trained and nothing else reads dy.
-  [[nodiscard]] BothOrders gradient_codes(std::int64_t tokens,
-                                          const LinearGradients& gradients) const;
-  template <class X>
-  void backward_both(TensorView dx_TK, const BothOrders& dy, const LinearWeights& weights,
-                     const LinearGradients& gradients, const X& x) const {
-    const Turned turned = backward_input(dx_TK, dy, weights);
-    backward_weight(gradients, turned, x());
-  }
+  /// Codes of dy [tokens, N] in both orders, `apart` or at the beginning of the scratch memory, for
+  /// the op that makes dy before both products of them. Given in blocks on one tensor-parallel
+  /// rank, where the weight is trained and no adapter reads dy; rows for a bias are the op's.
+  [[nodiscard]] BothOrders gradient_codes(std::int64_t tokens, const LinearGradients& gradients,
+                                          TensorView apart = {}) const;
+  void backward_input(TensorView dx_TK, const BothOrders& dy, const LinearWeights& weights) const;
+  void backward_weight(const LinearGradients& gradients, const BothOrders& dy,
+                       ConstTensorView x_TK) const;
   /// Of rows dy again, while `kept` stands: what the weight's gradient reads is made behind dx,
   /// `make(codes of x^T)`.
   template <class Make>
@@ -149,7 +149,6 @@ struct Fp8Products {
   Turned backward_input_and_turn(TensorView dx_TK, const Rows& dy, const LinearWeights& weights,
                                  const LinearEpilogue& epilogue,
                                  const LinearGradients& gradients) const;
-  Turned backward_input(TensorView dx_TK, const BothOrders& dy, const LinearWeights& weights) const;
   [[nodiscard]] QuantizedView turned_input(const Turned& turned, std::int64_t tokens,
                                            const LinearGradients& gradients) const;
   void backward_weight(const LinearGradients& gradients, const Turned& turned,

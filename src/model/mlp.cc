@@ -1,24 +1,26 @@
 #include "model/mlp.h"
 
-#include "kernels/glu/glu.h"
+#include "kernels/activation_codes/activation_codes.h"
 
 namespace trireme {
 
 namespace {
 
-struct Epilogues {
+/// How an activation is called as a product ends, or where it leaves codes.
+struct ActivationOps {
   GemmEpilogue forward, backward;
+  ActivationKind kind;
 };
 
-Epilogues epilogues_of(Activation activation) {
+ActivationOps ops_of(Activation activation) {
   using enum GemmEpilogue;
   switch (activation) {
     case Activation::kSwiGlu:
-      return {kSwiglu, kSwigluBackward};
+      return {kSwiglu, kSwigluBackward, ActivationKind::kSwiglu};
     case Activation::kGeGlu:
-      return {kGeglu, kGegluBackward};
+      return {kGeglu, kGegluBackward, ActivationKind::kGeglu};
     case Activation::kGeluTanh:
-      return {kGelu, kGeluBackward};
+      return {kGelu, kGeluBackward, ActivationKind::kGelu};
   }
   throw InternalError("an activation of no kind");
 }
@@ -28,13 +30,15 @@ QuantizedView activation_codes(const LayerPass& pass, const BranchWeights& weigh
                                                          : QuantizedView();
 }
 
-/// Where `in` and `out` are trained: what reads h and the gradient of up reads codes.
+/// Where `in` and `out` are trained: what reads h and the gradient of up reads codes. Between its
+/// products experts use the scratch memory.
 BothOrders gradient_codes(const LayerPass& pass, const LinearGradients& in,
-                          const LinearGradients& out) {
+                          const LinearGradients& out, TensorView apart) {
   const bool quantises = pass.fp8 != nullptr && in.fp8 != nullptr && out.fp8 != nullptr &&
                          out.weight.gradient.given() && !out.adapter.given();
   if (!quantises || !leaves_gradient_codes(pass.config, pass.tensor.extent())) return {};
-  return pass.fp8->gradient_codes(pass.tokens(), in);
+  if (pass.config.experts && !apart.given()) return {};
+  return pass.fp8->gradient_codes(pass.tokens(), in, apart);
 }
 
 }  // namespace
@@ -47,7 +51,7 @@ void mlp_forward(const LayerPass& pass, const BranchWeights& weights, const Bran
                  const NormedRows& n, TensorView act_TF) {
   if (activation_codes(pass, weights).given())
     return column_parallel_forward(pass, acts.in_TX, n, weights.in);
-  LinearEpilogue epilogue{epilogues_of(pass.config.mlp.activation).forward, {}, acts.in_TX};
+  LinearEpilogue epilogue{ops_of(pass.config.mlp.activation).forward, {}, acts.in_TX};
   epilogue.amax_P = cleared_maxima(pass, weights.out, weights.out.x_amax_1);
   column_parallel_forward(pass, act_TF, n, weights.in, epilogue);
 }
@@ -56,7 +60,8 @@ ProductInput mlp_activation(const LayerPass& pass, const BranchWeights& weights,
                             const BranchActivations& acts, TensorView act_TF) {
   const QuantizedView codes = activation_codes(pass, weights);
   if (!codes.given()) return {act_TF};
-  glu_forward_codes(pass.context, glu_gate(pass.config), codes, acts.in_TX);
+  activation_forward_codes(pass.context, ops_of(pass.config.mlp.activation).kind, codes,
+                           acts.in_TX);
   return {{}, codes};
 }
 
@@ -66,11 +71,12 @@ BothOrders mlp_backward(const MlpBackward& mlp, const BranchWeights& weights, Pe
   const bool both = halves == Halves::kBoth;
   const TensorView& act_TF = mlp.left.act_TF;
   if (both) {
-    const LinearGradients out = mlp.gradients_of_out();
-    const BothOrders din = gradient_codes(pass, mlp.gradients_of_in(), out);
+    const LinearGradients in = mlp.gradients_of_in(), out = mlp.gradients_of_out();
+    BothOrders din = gradient_codes(pass, in, out, mlp.left.din_codes);
+    if (in.bias.given()) din.rows_TN = mlp.acts.in_TX;
     const auto make = [&](const QuantizedView& act) {
-      glu_backward_codes(pass.context, glu_gate(pass.config), {din.along, din.across, act}, act_TF,
-                         mlp.acts.in_TX);
+      activation_backward_codes(pass.context, ops_of(pass.config.mlp.activation).kind,
+                                {din.along, din.across, act, din.rows_TN}, act_TF, mlp.acts.in_TX);
     };
     if (din.given()) {
       dy.wait();
@@ -78,8 +84,7 @@ BothOrders mlp_backward(const MlpBackward& mlp, const BranchWeights& weights, Pe
       return din;
     }
   }
-  LinearEpilogue epilogue{epilogues_of(pass.config.mlp.activation).backward, mlp.acts.in_TX,
-                          act_TF};
+  LinearEpilogue epilogue{ops_of(pass.config.mlp.activation).backward, mlp.acts.in_TX, act_TF};
   epilogue.amax_P = cleared_maxima(pass, weights.in, mlp.left.din_amax_P);
   mlp.out_input(mlp.left.din_TX, std::move(dy), weights, epilogue,
                 both ? act_TF : ConstTensorView());

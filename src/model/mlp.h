@@ -25,24 +25,28 @@ inline BranchSizes mlp_sizes(const LayerShape& shape) {
 /// of a layer that is trained, the gradient of up and h again, for all that read them.
 inline bool leaves_codes(const LayerConfig& layer, std::int64_t tensor_extent) {
   const bool whole = tensor_extent == 1 || layer.mlp.ffn % ScaleDim::kAlignment == 0;
-  return !layer.experts && layer.mlp.gated() && layer.adapters.mlp_out == 0 && whole;
+  const bool weighted = layer.experts && layer.experts->shared_gate;
+  return !weighted && layer.adapters.mlp_out == 0 && whole;
 }
 inline bool leaves_gradient_codes(const LayerConfig& layer, std::int64_t tensor_extent) {
-  return leaves_codes(layer, tensor_extent) && tensor_extent == 1 && !layer.mlp.bias &&
-         layer.adapters.mlp_in == 0 && !layer.attention.latent;
+  return leaves_codes(layer, tensor_extent) && tensor_extent == 1 && layer.adapters.mlp_in == 0;
 }
 
 /// The activation of a layer's MLPs, its experts' too.
 GluGate glu_gate(const LayerConfig& layer);
 
 struct MlpGradients : BranchGradients {
-  TensorView act_TF;  ///< h again
+  TensorView act_TF;     ///< h again
+  TensorView din_codes;  ///< bytes, in place of the scratch memory
 
   template <class Own, class Exchanged, class... Acts>
   static void each(const LayerShape& shape, const Own& own, const Exchanged& exchanged,
                    MlpGradients& of, Acts&... acts) {
     BranchGradients::each(shape, mlp_sizes(shape), own, exchanged, of, acts...);
     own(shape.wide(shape.config.mlp.ffn), of.act_TF);
+    const std::int64_t columns = shape.config.mlp.up_size();
+    if (shape.codes_apart && !shape.split)
+      own({DType::kF8E4M3, {fp8_gradient_bytes(shape.tokens, columns)}}, of.din_codes);
   }
 };
 
@@ -56,7 +60,7 @@ ProductInput mlp_activation(const LayerPass& pass, const BranchWeights& weights,
 
 using MlpBackward = BranchBackward<MlpParams, BranchActivations, MlpGradients>;
 /// From dy, while it is gathered, to the gradient of up; and h. Of both halves the gradient may be
-/// in codes alone, for in_both.
+/// in codes, for in_input and in_weight; rows for a bias take the place of what up has made.
 BothOrders mlp_backward(const MlpBackward& mlp, const BranchWeights& weights, Pending dy,
                         Halves halves = Halves::kInput);
 

@@ -43,13 +43,14 @@ bool in_blocks(const StageShape& shape) {
 }
 
 /// Columns of the widest gradient whose codes stand while the last product of its MLP goes back.
-std::int64_t kept_columns(const ModelConfig& local, const StageShape& shape) {
+std::int64_t kept_columns(const ModelConfig& local, const LayerShape& layer,
+                          const StageShape& shape) {
+  if (!in_blocks(shape) || local.adapters || (layer.codes_apart && !layer.split)) return 0;
   std::int64_t most = 0;
-  for (const LayerConfig& layer : local.layers) {
-    if (leaves_gradient_codes(layer, shape.cut.tensor.extent))
-      most = std::max(most, layer.mlp.up_size());
+  for (const LayerConfig& of : local.layers) {
+    if (leaves_gradient_codes(of, shape.cut.tensor.extent)) most = std::max(most, of.mlp.up_size());
   }
-  return in_blocks(shape) && !local.adapters ? most : 0;
+  return most;
 }
 
 std::vector<Fp8Widths> fp8_widths(const LayerShape& layer, bool together, std::int64_t kept) {
@@ -162,6 +163,11 @@ LayerShape Stage::layer_shape(const ModelConfig& local, const LayerConfig& layer
   };
   block.mlp_codes = all(leaves_codes);
   block.mlp_gradient_codes = all(leaves_gradient_codes) && !local.adapters;
+  block.codes_apart =
+      in_blocks(shape) && !local.adapters &&
+      std::any_of(local.layers.begin(), local.layers.end(), [&](const auto& of) {
+        return of.experts && of.mlp.ffn > 0 && leaves_gradient_codes(of, block.tensor_extent);
+      });
   return block;
 }
 
@@ -247,9 +253,9 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
            std::count(chunk.gradients.begin(), chunk.gradients.end(), -1) > 0;
   });
   if (shape.fp8)
-    buffers.fp8 =
-        lay_out_fp8(arena, fp8_widths(layer, training && together, kept_columns(local, shape)),
-                    fp8_expert_bytes(layer, *shape.fp8));
+    buffers.fp8 = lay_out_fp8(
+        arena, fp8_widths(layer, training && together, kept_columns(local, layer, shape)),
+        fp8_expert_bytes(layer, *shape.fp8));
   // Products read codes of fp8 as they stand; what measures rows of the weights (DoRA) does not.
   if (shape.nf4 || (shape.fp8 && layer.magnitudes))
     buffers.widened = arena.take(compute, {largest_weight(layer)});

@@ -352,7 +352,8 @@ class PartTimes::Walk {
     if (!makes_gradient_codes()) return 0;
     const double act = real(rows_ * layer_.mlp.ffn), in = real(rows_ * layer_.mlp.up_size());
     return activation(true) + quantised(up_.m, up_.n, 2) + quantised(down_.m, down_.k, 1) -
-           ops_.memory((in + act) * element_ + 2 * in + act);
+           ops_.memory((in + act) * element_ + 2 * in + act +
+                       (layer_.mlp.bias ? in * element_ : 0));
   }
 
   // --- experts ---------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bench/op_bench.h"
+#include "kernels/activation_codes/activation_codes.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/dropout/dropout.h"
 #include "kernels/embedding/embedding.h"
@@ -257,39 +258,51 @@ MakeOp glu_backward_of(GluGate gate) {
   };
 }
 
-/// Codes of act or, backward, of both gradients in either order and of act across.
-MakeOp glu_codes_forward_of(Codes codes) {
-  return [codes](Operands& operands) -> std::function<void(Context&)> {
+/// The ops that store rows.
+void activation_rows(Context& context, ActivationKind kind, TensorView act, ConstTensorView x) {
+  if (kind == ActivationKind::kGelu) return gelu_forward(context, act, x);
+  glu_forward(context, GluGate::kSilu, act, x);
+}
+struct RowsBack {
+  TensorView dx, act;
+  ConstTensorView dact, x;
+};
+void activation_rows_back(Context& context, ActivationKind kind, const RowsBack& of) {
+  if (kind == ActivationKind::kGelu) return gelu_backward(context, of.dx, of.dact, of.x, of.act);
+  glu_backward(context, GluGate::kSilu, of.dx, of.dact, of.x, of.act);
+}
+
+/// Codes of act or, backward, of its operand's gradient in either order and of act across.
+MakeOp codes_forward_of(ActivationKind kind, Codes codes) {
+  return [kind, codes](Operands& operands) -> std::function<void(Context&)> {
     const std::int64_t rows = operands.size.rows(), ffn = operands.size.ffn;
-    const TensorView gate_up = operands.typed({rows, 2 * ffn});
+    const TensorView x = operands.typed({rows, parts_of(kind) * ffn});
     const QuantizedView out = operands.quantized(ScaleDim(rows, 1), ScaleDim(ffn, 128));
     if (codes == Codes::kWithin)
-      return [=](Context& context) { glu_forward_codes(context, GluGate::kSilu, out, gate_up); };
+      return [=](Context& context) { activation_forward_codes(context, kind, out, x); };
     const TensorView act = operands.typed({rows, ffn});
     return [=](Context& context) {
-      glu_forward(context, GluGate::kSilu, act, gate_up);
+      activation_rows(context, kind, act, x);
       quantize(context, {out, act});
     };
   };
 }
-MakeOp glu_codes_backward_of(Codes codes) {
-  return [codes](Operands& operands) -> std::function<void(Context&)> {
+MakeOp codes_backward_of(ActivationKind kind, Codes codes) {
+  return [kind, codes](Operands& operands) -> std::function<void(Context&)> {
     const std::int64_t rows = operands.size.rows(), ffn = operands.size.ffn;
-    const TensorView gate_up = operands.typed({rows, 2 * ffn}), dact = operands.typed({rows, ffn});
-    ScaleDim both(ffn, 128);
-    both.add({ffn, 0});
-    const GluGradientCodes out{operands.quantized(ScaleDim(rows, 1), both),
-                               operands.quantized(both.with_block(1), ScaleDim(rows, 128)),
-                               operands.quantized(ScaleDim(ffn, 1), ScaleDim(rows, 128))};
-    if (codes == Codes::kWithin) {
-      return [=](Context& context) {
-        glu_backward_codes(context, GluGate::kSilu, out, dact, gate_up);
-      };
-    }
-    const TensorView d = operands.typed({rows, 2 * ffn}), act = operands.typed({rows, ffn});
+    const Shape wide{rows, parts_of(kind) * ffn};
+    const TensorView x = operands.typed(wide), dact = operands.typed({rows, ffn});
+    ScaleDim columns(ffn, 128);
+    if (parts_of(kind) == 2) columns.add({ffn, 0});
+    const ActivationGradient out{operands.quantized(ScaleDim(rows, 1), columns),
+                                 operands.quantized(columns.with_block(1), ScaleDim(rows, 128)),
+                                 operands.quantized(ScaleDim(ffn, 1), ScaleDim(rows, 128))};
+    if (codes == Codes::kWithin)
+      return [=](Context& context) { activation_backward_codes(context, kind, out, dact, x); };
+    const TensorView dx = operands.typed(wide), act = operands.typed({rows, ffn});
     return [=](Context& context) {
-      glu_backward(context, GluGate::kSilu, d, dact, gate_up, act);
-      quantize_both(context, {out.dgate_up, out.dgate_up_turned, d});
+      activation_rows_back(context, kind, {dx, act, dact, x});
+      quantize_both(context, {out.dx, out.dx_turned, dx});
       quantize(context, {out.act_turned, act, {}, Transpose::kYes});
     };
   };
@@ -405,10 +418,15 @@ void add_token_ops() {
   add_op("projection_norm_backward", kBothTypes, projection_norm_backward_of);
   add_op("swiglu_forward", kBothTypes, glu_forward_of(GluGate::kSilu));
   add_op("swiglu_backward", kBothTypes, glu_backward_of(GluGate::kSilu));
-  add_op("swiglu_forward_codes", kOnlyBF16, glu_codes_forward_of(Codes::kWithin));
-  add_op("swiglu_forward_codes_apart", kOnlyBF16, glu_codes_forward_of(Codes::kApart));
-  add_op("swiglu_backward_codes", kOnlyBF16, glu_codes_backward_of(Codes::kWithin));
-  add_op("swiglu_backward_codes_apart", kOnlyBF16, glu_codes_backward_of(Codes::kApart));
+  const std::pair<const char*, ActivationKind> kinds[] = {{"swiglu", ActivationKind::kSwiglu},
+                                                          {"gelu", ActivationKind::kGelu}};
+  for (const auto& [name, kind] : kinds) {
+    const std::string of(name);
+    add_op(of + "_forward_codes", kOnlyBF16, codes_forward_of(kind, Codes::kWithin));
+    add_op(of + "_forward_codes_apart", kOnlyBF16, codes_forward_of(kind, Codes::kApart));
+    add_op(of + "_backward_codes", kOnlyBF16, codes_backward_of(kind, Codes::kWithin));
+    add_op(of + "_backward_codes_apart", kOnlyBF16, codes_backward_of(kind, Codes::kApart));
+  }
   add_op("geglu_forward", kBothTypes, glu_forward_of(GluGate::kGelu));
   add_op("geglu_backward", kBothTypes, glu_backward_of(GluGate::kGelu));
   add_op("gelu_forward", kBothTypes, gelu_forward_of);

@@ -34,12 +34,12 @@ const std::map<std::string_view, int> kLevels = {
 /// Ops built on another op, as their headers say; the language of kernels is simt_host's where nvcc
 /// does not compile.
 const std::map<std::string_view, std::set<std::string_view>> kOpsOfOps = {
+    {"activation_codes", {"quantize"}},
     {"attention", {"gemm", "quantize"}},
     {"common", {"simt_host"}},
     {"cross_entropy", {"gemm"}},
     {"expert_rows", {"glu"}},
     {"gemm", {"elementwise", "gelu", "glu", "quantize"}},
-    {"glu", {"quantize"}},
     {"grouped_gemm", {"gemm", "quantize"}},
     {"norm", {"quantize"}},
     {"quantize", {"elementwise"}},

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/op_trace.h"
+#include "kernels/activation_codes/activation_codes.h"
 #include "kernels/adamw/adamw.h"
 #include "kernels/attention/attention.h"
 #include "kernels/cross_entropy/cross_entropy.h"
@@ -270,6 +271,28 @@ TEST_F(OpWorkTest, an_activation_moves_its_operands_once) {
   expect_work("gelu_backward", 0, 3 * 2 * kT * kC);
   dropout(context_, y, x, {0.5, 1, make(DType::kI32, {kT, 2})});
   expect_work("dropout", 0, 2 * 2 * kT * kC);
+}
+
+TEST_F(OpWorkTest, an_activation_that_leaves_codes_stores_no_rows_but_where_they_are_asked_for) {
+  constexpr std::int64_t kF = 16, kRows = 2 * kT * kF;
+  const auto codes = [&](DType format, const ScaleDim& rows, const ScaleDim& columns) {
+    return QuantizedView{make(format, codes_shape(rows, columns, true)),
+                         f32(scales_shape(rows, columns)), rows, columns, true};
+  };
+  const ScaleDim tokens(kT, 1), ffn(kF, 1), along(kF, 128), across(kT, 128);
+  const TensorView x = bf16({kT, kF}), dact = bf16({kT, kF});
+  const ActivationGradient out{codes(DType::kF8E5M2, tokens, along),
+                               codes(DType::kF8E5M2, ffn, across),
+                               codes(DType::kF8E4M3, ffn, across)};
+  constexpr std::int64_t kAlong = kT * (128 + 4), kAcross = kF * (128 + 4);
+  activation_forward_codes(context_, ActivationKind::kGelu, codes(DType::kF8E4M3, tokens, along),
+                           x);
+  expect_work("gelu_forward_codes", 0, kRows + kAlong);
+  activation_backward_codes(context_, ActivationKind::kGelu, out, dact, x);
+  expect_work("gelu_backward_codes", 0, 2 * kRows + kAlong + 2 * kAcross);
+  activation_backward_codes(context_, ActivationKind::kGelu,
+                            {out.dx, out.dx_turned, out.act_turned, x}, dact, x);
+  expect_work("gelu_backward_codes", 0, 3 * kRows + kAlong + 2 * kAcross);
 }
 
 TEST_F(OpWorkTest, an_embedding_moves_the_rows_that_are_looked_up) {

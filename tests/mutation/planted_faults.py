@@ -234,7 +234,21 @@ BACKWARD_FILES = ["kernels/attention/attention_backward_sm90.cuh", "kernels/atte
                   "kernels/attention/attention_sm90.cuh",
                   "kernels/attention/attention_query_rows_sm90.cuh",
                   "kernels/attention/attention_steps_sm90.cuh", "kernels/attention/attention_turns_sm90.cuh"]
+ACTIVATION_CODES = [
+    ("forms over values that others have not taken", [("    if (p == 0) __syncthreads();  // forms lie there\n", "")]),
+    ("every part's codes in the first one's place", [("part * tiles + blockIdx.x % tiles", "part / 2 * tiles + blockIdx.x % tiles")]),
+    ("every part's rows in the first one's place", [("                   part * args.ffn + tile", "                   part / 2 * args.ffn + tile")]),
+    ("rows only where no bias reads them", [("if (args.rows != nullptr) store_rows", "if (args.rows == nullptr) store_rows")]),
+    ("rows behind the last token", [("    if (!tile.has_row(k) || !tile.has_all_columns()) continue;\n    Vector", "    if (!tile.has_all_columns()) continue;\n    Vector")]),
+    ("a part in place of the activation", [("return behind[kParts<kKind> - 1];", "return part(0);")]),
+    ("the gradient of gelu without its slope", [("dact * gelu_slope(x[0])", "dact * x[0]")]),
+    ("gelu's gradient in place of the activation", [(", gelu(x[0])};", ", gelu_slope(x[0])};")]),
+    ("columns behind the last one", [("column < rows.ffn}", "column < to.width}")]),
+    ("rows a part apart", [("x + at.row * kParts<kKind> * rows.ffn", "x + at.row * rows.ffn")]),
+]
+
 PLANTED = {
+    "activation_codes": [("ActivationCodes.", ["kernels/activation_codes/activation_codes_cuda.cu"], ACTIVATION_CODES)],
     "attention": [
         ("AttentionHopper.", FORWARD_FILES, ATTENTION_FORWARD),
         ("AttentionHopperGradient.", BACKWARD_FILES, ATTENTION_BACKWARD),
