@@ -269,8 +269,10 @@ void generate_with(const Work& work, Communicator& group, Decoder& decoder) {
   calls.ended = [&](std::size_t request) {
     if (answers) answers->end(request);
   };
+  SamplingOptions sampling = work.options.sampling;
+  sampling.numbers_alone = true;
   const GenerationCounts counts =
-      generate(decoder, task.requests, work.options.sampling, task.end_tokens, calls);
+      generate(decoder, task.requests, sampling, task.end_tokens, calls);
   meet(work.watch, job, false);
   if (job.rank() == 0) report(counts, std::ssize(task.requests), first, since());
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/error.h"
 #include "base/random.h"
 
 namespace trireme {
@@ -75,6 +76,12 @@ std::vector<Candidate> filter_candidates(std::span<const float> logits,
 
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
                           const Draw& draw) {
+  const auto no_number = [](float logit) { return std::isnan(logit); };
+  if (options.numbers_alone && std::any_of(logits.begin(), logits.end(), no_number)) {
+    throw DataError(
+        "logits of the next token are not numbers: the weights hold values that are not finite, or "
+        "too large for this precision. Give a checkpoint of before they diverged");
+  }
   if (options.temperature == 0) {
     return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
                                      logits.begin());

@@ -12,6 +12,8 @@ struct SamplingOptions {
   std::int64_t top_k = 0;  ///< 0: off; ties with the k-th stay
   double top_p = 1;        ///< 1: off; the smallest set of most likely tokens that reaches p
   std::uint64_t seed = 1234;
+  /// Logits that are no numbers are a DataError; else any token may come of them.
+  bool numbers_alone = false;
 };
 
 struct Candidate {

@@ -159,6 +159,15 @@ says_once "a file that is not there: the sentence" "absent.txt: "
 wrong "two sources" "several sources of prompts" --prompt a --prompt-file texts.txt
 wrong "no source" "there is nothing to continue"
 
+# Weights that are no numbers say nothing, rather than anything.
+train export --checkpoint run --output nans --dtype fp32
+printf '\377\377\377\377' | dd of=nans/model.safetensors bs=1 seek=$(($(wc -c <nans/model.safetensors) - 4)) conv=notrunc 2>/dev/null
+for n in 1 2; do
+  ranks $n generate --checkpoint nans --token-ids 1,2 --max-new-tokens 3
+  ends_with "weights that are no numbers, $n ranks" 74
+  says_once "weights that are no numbers, $n ranks: the sentence" 'logits of the next token are not numbers'
+done
+
 # A signal in the middle, to a rank that computes and to one that is idle.
 for rank in 0 2; do
   : >text

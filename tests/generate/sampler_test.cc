@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "base/error.h"
 #include "support/golden.h"
 
 namespace trireme {
@@ -59,6 +60,19 @@ TEST(Sampler, draws_follow_the_probabilities_and_repeat_for_a_seed) {
   }
   EXPECT_NEAR(counts[0], 14000, 300);
   EXPECT_NEAR(counts[1], 4000, 250);
+}
+
+TEST(Sampler, logits_that_are_no_numbers_are_refused_where_that_is_asked) {
+  const float logits[] = {1, NAN, 2};
+  const float far[] = {1, -INFINITY, 2};
+  for (const double temperature : {0.0, 1.0}) {
+    SamplingOptions options;
+    options.temperature = temperature;
+    EXPECT_NO_THROW(sample_token(logits, options, {}));
+    options.numbers_alone = true;
+    EXPECT_THROW(sample_token(logits, options, {}), DataError);
+    EXPECT_NO_THROW(sample_token(far, options, {}));
+  }
 }
 
 }  // namespace
