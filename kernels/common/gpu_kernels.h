@@ -31,6 +31,7 @@ struct QuantizeSegmentsGpuKernels;
 struct RopeKernels;
 struct RouterKernels;
 struct ShardsKernels;
+struct WeightedGluCodesGpuKernels;
 
 struct GpuKernels {
   const AdamWKernels* adamw = nullptr;
@@ -64,6 +65,7 @@ struct GpuKernels {
   const RopeKernels* rope = nullptr;
   const RouterKernels* router = nullptr;
   const ShardsKernels* shards = nullptr;
+  const WeightedGluCodesGpuKernels* weighted_glu_codes = nullptr;
 };
 const GpuKernels& gpu_kernels();
 
