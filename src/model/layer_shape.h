@@ -26,6 +26,7 @@ struct LayerShape {
   bool maxima = false;      ///< kept, of what products in fp8 read, with one scale a tensor
   /// No layer has the MLP's activation in rows, nor the gradient before it (model/mlp.h).
   bool mlp_codes = false, mlp_gradient_codes = false;
+  bool expert_codes = false;  ///< what B leaves for W of experts' units is codes (model/experts.h)
 
   /// The same of another layer.
   [[nodiscard]] LayerShape of(const LayerConfig& other) const {
@@ -46,7 +47,8 @@ struct LayerShape {
             dropout,
             maxima,
             mlp_codes,
-            mlp_gradient_codes};
+            mlp_gradient_codes,
+            expert_codes};
   }
   [[nodiscard]] TensorSize wide(std::int64_t columns) const { return {compute, {tokens, columns}}; }
   [[nodiscard]] TensorSize residual() const { return residual(hidden); }

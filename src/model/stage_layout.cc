@@ -162,6 +162,8 @@ LayerShape Stage::layer_shape(const ModelConfig& local, const LayerConfig& layer
   };
   block.mlp_codes = all(leaves_codes);
   block.mlp_gradient_codes = all(leaves_gradient_codes) && !local.adapters;
+  block.expert_codes = all_in_blocks && !local.adapters &&
+                       expert_units_leave_codes(layer, shape.cut.expert.tensor.extent);
   return block;
 }
 
