@@ -202,10 +202,10 @@ GEMM_FP8 = [
 ]
 
 WEIGHTED_GLU_CODES = [
-    ("h without its weight", [("to_float(in.up.at[k])) * by);\n        leave", "to_float(in.up.at[k])));\n        leave")]),
+    ("h without its weight", [("to_float(in.up.at[k])) * by);\n        leave", "to_float(in.up.at[k])) * (by == 0.0F ? 0.0F : 1.0F));\n        leave")]),
     ("h of -0 behind the last column", [("        Vector<bf16, kOwn> h;\n        const float by = f < ffn ? weight : 0.0F;", "        Vector<bf16, kOwn> h;\n        const float by = weight;")]),
     ("columns of the last block that no lane comes to", [("  const std::int64_t end = (width + kWarpColumns - 1) / kWarpColumns * kWarpColumns;", "  const std::int64_t end = width / kWarpColumns * kWarpColumns;")]),
-    ("gradients without the row's weight", [("to_float(in.up.at[k]), d * by);", "to_float(in.up.at[k]), d);")]),
+    ("gradients without the row's weight", [("to_float(in.up.at[k]), d * by);", "to_float(in.up.at[k]), by == 0.0F ? 0.0F : d);")]),
     ("up's codes over gate's", [("f < half ? half + f : width, dup", "f < half ? f : width, dup")]),
     ("codes of gate's padding where up's begin", [("f < half ? f : width, dgate", "f, dgate")]),
     ("a weight's gradient of one lane", [("  dweight = warp_sum(dweight);\n", "")]),
