@@ -32,6 +32,7 @@ struct QuantizeSegmentsGpuKernels;
 struct RopeKernels;
 struct RouterKernels;
 struct ShardsKernels;
+struct WeightedGluCodesGpuKernels;
 
 struct GpuKernels {
   const ActivationCodesKernels* activation_codes = nullptr;
@@ -67,6 +68,7 @@ struct GpuKernels {
   const RopeKernels* rope = nullptr;
   const RouterKernels* router = nullptr;
   const ShardsKernels* shards = nullptr;
+  const WeightedGluCodesGpuKernels* weighted_glu_codes = nullptr;
 };
 const GpuKernels& gpu_kernels();
 

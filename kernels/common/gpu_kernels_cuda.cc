@@ -8,6 +8,7 @@
 #include "kernels/elementwise/elementwise_table.h"
 #include "kernels/embedding/embedding_table.h"
 #include "kernels/expert_rows/expert_rows_table.h"
+#include "kernels/expert_rows/weighted_glu_codes_gpu_table.h"
 #include "kernels/gelu/gelu_table.h"
 #include "kernels/gemm/gemm_gpu_table.h"
 #include "kernels/gemm/gemm_quantized_gpu_table.h"
@@ -77,6 +78,7 @@ const GpuKernels& gpu_kernels() {
       .rope = &cuda::rope_cuda,
       .router = &cuda::router_cuda,
       .shards = &cuda::shards_cuda,
+      .weighted_glu_codes = &cuda::weighted_glu_codes_cuda,
   };
   return kCuda;
 }

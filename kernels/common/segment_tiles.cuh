@@ -1,7 +1,7 @@
 #pragma once
 // Which rows a tile has of a table of segments, looked up in the GPU's memory: no host knows it.
 
-#include "kernels/common/cuda.cuh"
+#include "kernels/common/reduce.cuh"
 
 namespace trireme::cuda {
 
@@ -22,7 +22,6 @@ struct ExpertTile {
 template <int kHeight>
 __device__ __forceinline__ ExpertTile expert_tile(const SegmentTable& table, std::int64_t columns,
                                                   std::int64_t index) {
-  constexpr unsigned kAllLanes = 0xffffffffU;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   std::int64_t before = 0;
   for (std::int64_t first = 0; first < table.experts; first += 32) {

@@ -3,14 +3,19 @@
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/op_work.h"
-#include "kernels/expert_rows/expert_rows_table.h"
+#include "kernels/expert_rows/expert_rows_internal.h"
 
 namespace trireme {
-namespace {
 
-const ExpertRowsKernels& table(const Context& context) {
+const ExpertRowsKernels& expert_rows_internal::table(const Context& context) {
   return choose_table("expert_rows", context, expert_rows_cpu, &GpuKernels::expert_rows);
 }
+
+namespace {
+
+using expert_rows_internal::GluNames;
+using expert_rows_internal::table;
+using expert_rows_internal::UnitShape;
 
 /// [T, k], k at most kExpertSlotsMax.
 void check_slots(const ArgumentChecker& check, const char* name, ConstTensorView slots_Tk) {
@@ -47,16 +52,6 @@ const std::int32_t* row_count_of(const Context& context, const ArgumentChecker& 
   return count;
 }
 
-/// What a trace and a refusal call the op.
-struct GluNames {
-  const char *silu, *gelu, *clamped;
-
-  [[nodiscard]] const char* of(const WeightedGlu& args) const {
-    if (args.biased.bias_G2F.given()) return clamped;
-    return args.gate == GluGate::kSilu ? silu : gelu;
-  }
-};
-
 /// Of biases [G, columns]: whose rows they are added to.
 RowExperts experts_of(const ArgumentChecker& check, ConstTensorView bias, std::int64_t sources,
                       ConstTensorView begins) {
@@ -66,41 +61,27 @@ RowExperts experts_of(const ArgumentChecker& check, ConstTensorView bias, std::i
   return {begins.as<std::int32_t>(), bias.shape[0], sources};
 }
 
-WeightedGluRows glu_rows(const Context& context, const ArgumentChecker& check,
-                         const ConstTensorView& h_RF, const WeightedGlu& args) {
-  check.rank("h", h_RF, 2);
-  const std::int64_t rows = h_RF.shape[0], ffn = h_RF.shape[1];
-  check.floating("h", h_RF.dtype);
-  check.tensor("h", h_RF, h_RF.dtype, h_RF.shape);
-  check.tensor("gate_up", args.gate_up_R2F, h_RF.dtype, {rows, 2 * ffn});
+WeightedGluRows glu_rows(const Context& context, const ArgumentChecker& check, const UnitShape& h,
+                         const WeightedGlu& args) {
+  check.tensor("gate_up", args.gate_up_R2F, h.type, {h.rows, 2 * h.ffn});
   const bool by_slot = args.row_slot.given();
   check.that(by_slot == args.begins.given(), "begins", "expected with row_slot, or neither");
-  check.tensor("weights", args.weights, DType::kF32, by_slot ? args.weights.shape : Shape{rows});
+  check.tensor("weights", args.weights, DType::kF32, by_slot ? args.weights.shape : Shape{h.rows});
   WeightedGluRows of{
-      args.gate, args.gate_up_R2F.data, args.weights.as<float>(), nullptr, nullptr, rows, ffn,
-      h_RF.dtype};
+      args.gate, args.gate_up_R2F.data, args.weights.as<float>(), nullptr, nullptr, h.rows, h.ffn,
+      h.type};
   if (!by_slot) return of;
-  check.tensor("row_slot", args.row_slot, DType::kI32, {rows});
+  check.tensor("row_slot", args.row_slot, DType::kI32, {h.rows});
   of.row_slot = args.row_slot.as<std::int32_t>();
-  of.row_count = row_count_of(context, check, args.begins, rows);
+  of.row_count = row_count_of(context, check, args.begins, h.rows);
   return of;
 }
 
-/// The same with biases, where they are given.
-WeightedGluRows unit_rows(const Context& context, const ArgumentChecker& check,
-                          const ConstTensorView& h_RF, const WeightedGlu& args) {
-  WeightedGluRows of = glu_rows(context, check, h_RF, args);
-  const BiasedGlu& biased = args.biased;
-  if (!biased.bias_G2F.given()) return of;
-  check.rank("bias", biased.bias_G2F, 2);
-  check.tensor("bias", biased.bias_G2F, h_RF.dtype, {biased.bias_G2F.shape[0], 2 * of.ffn});
-  check.that(args.row_slot.given(), "bias", "given, where rows are not those of experts");
-  check.that(biased.limit > 0, "limit", "must be positive");
-  of.experts = experts_of(check, biased.bias_G2F, biased.sources, args.begins);
-  of.bias = biased.bias_G2F.data;
-  of.alpha = biased.alpha;
-  of.limit = biased.limit;
-  return of;
+UnitShape unit_of(const ArgumentChecker& check, const ConstTensorView& h_RF) {
+  check.rank("h", h_RF, 2);
+  check.floating("h", h_RF.dtype);
+  check.tensor("h", h_RF, h_RF.dtype, h_RF.shape);
+  return {h_RF.shape[0], h_RF.shape[1], h_RF.dtype};
 }
 
 constexpr GluNames kForwardNames = {"weighted_swiglu_forward", "weighted_geglu_forward",
@@ -109,6 +90,24 @@ constexpr GluNames kForwardNames = {"weighted_swiglu_forward", "weighted_geglu_f
                                      "weighted_clamped_glu_backward"};
 
 }  // namespace
+
+/// With biases, where they are given.
+WeightedGluRows expert_rows_internal::unit_rows(const Context& context,
+                                                const ArgumentChecker& check, const UnitShape& h,
+                                                const WeightedGlu& args) {
+  WeightedGluRows of = glu_rows(context, check, h, args);
+  const BiasedGlu& biased = args.biased;
+  if (!biased.bias_G2F.given()) return of;
+  check.rank("bias", biased.bias_G2F, 2);
+  check.tensor("bias", biased.bias_G2F, h.type, {biased.bias_G2F.shape[0], 2 * h.ffn});
+  check.that(args.row_slot.given(), "bias", "given, where rows are not those of experts");
+  check.that(biased.limit > 0, "limit", "must be positive");
+  of.experts = experts_of(check, biased.bias_G2F, biased.sources, args.begins);
+  of.bias = biased.bias_G2F.data;
+  of.alpha = biased.alpha;
+  of.limit = biased.limit;
+  return of;
+}
 
 void expert_rows(Context& context, const ExpertRows& args) {
   const OpSpan span(context.op_trace(), "expert_rows",
@@ -194,7 +193,8 @@ void weighted_glu_forward(Context& context, TensorView h_RF, const WeightedGlu& 
   const char* name = kForwardNames.of(args);
   const OpSpan span(context.op_trace(), name, {0, bytes_of(h_RF, args.gate_up_R2F)});
   const ArgumentChecker check(name);
-  const WeightedGluRows rows = unit_rows(context, check, h_RF, args);
+  const WeightedGluRows rows =
+      expert_rows_internal::unit_rows(context, check, unit_of(check, h_RF), args);
   check.disjoint("h", h_RF, "gate_up", args.gate_up_R2F);
   if (h_RF.count() == 0) return;
   table(context).glu_forward({context.exec(), h_RF.data, rows});
@@ -206,7 +206,8 @@ void weighted_glu_backward(Context& context, TensorView dgate_up_R2F, TensorView
   const OpSpan span(context.op_trace(), name,
                     {0, bytes_of(dgate_up_R2F, h_RF, dh_RF, args.gate_up_R2F)});
   const ArgumentChecker check(name);
-  const WeightedGluRows rows = unit_rows(context, check, h_RF, args);
+  const WeightedGluRows rows =
+      expert_rows_internal::unit_rows(context, check, unit_of(check, h_RF), args);
   check.tensor("dh", dh_RF, h_RF.dtype, h_RF.shape);
   check.tensor("dgate_up", dgate_up_R2F, h_RF.dtype, args.gate_up_R2F.shape);
   check.tensor("dweights", dweights_R, DType::kF32, {rows.rows_max});

@@ -34,6 +34,13 @@ inline LaunchConfig config_of_shares(const Exec& exec, std::int64_t rows, std::i
           .name = name};
 }
 
+__device__ __forceinline__ bool has_row(const WeightedGluRows& rows, std::int64_t r) {
+  return r < rows.rows_max && (rows.row_count == nullptr || r < *rows.row_count);
+}
+__device__ __forceinline__ float weight_of(const WeightedGluRows& rows, std::int64_t r) {
+  return rows.weights[rows.row_slot == nullptr ? r : rows.row_slot[r]];
+}
+
 inline constexpr int kDepth = 4;  // accesses that a thread has under way at once
 
 /// Of a row that all lanes of a warp have.

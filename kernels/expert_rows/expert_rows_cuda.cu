@@ -258,13 +258,6 @@ void combine(const CombineRowsArgs& args) {
 
 constexpr int kForwardTurns = 4, kBackwardTurns = 2;
 
-__device__ __forceinline__ bool has_row(const WeightedGluRows& rows, std::int64_t r) {
-  return r < rows.rows_max && (rows.row_count == nullptr || r < *rows.row_count);
-}
-__device__ __forceinline__ float weight_of(const WeightedGluRows& rows, std::int64_t r) {
-  return rows.weights[rows.row_slot == nullptr ? r : rows.row_slot[r]];
-}
-
 template <GluGate kGate, int kWidth, class T>
 __global__ void __launch_bounds__(kThreads) glu_forward_kernel(WeightedGluForwardArgs args) {
   const WeightedGluRows& rows = args.rows;

@@ -253,6 +253,13 @@ QuantizeArgs quantize_internal::args_of_made(const Context& context, DType type,
   return with_scratch(context, made(of, type), reinterpret_cast<std::byte*>(words));
 }
 
+void quantize_internal::quantize_made(Context& context, const MadeCodes& of, ConstTensorView x,
+                                      float* words) {
+  QuantizeArgs args = args_of_made(context, x.dtype, of, words);
+  args.x = x.data;
+  table_of(context).quantize(args);
+}
+
 void quantize(Context& context, const Quantize& args) {
   const OpSpan span(context.op_trace(), "quantize",
                     {0, bytes_of(args.x, args.amax, args.out.codes, args.out.scales)});

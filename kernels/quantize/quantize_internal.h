@@ -35,6 +35,8 @@ void check_made(const char* op, const MadeCodes& of, std::int64_t rows, std::int
 /// What the steps of quantize read of one, but for x, with memory for so many words.
 std::size_t made_words(const Context& context, const MadeCodes& of);
 QuantizeArgs args_of_made(const Context& context, DType type, const MadeCodes& of, float* words);
+/// x's, on a CPU, of which an op has made a part.
+void quantize_made(Context& context, const MadeCodes& of, ConstTensorView x, float* words);
 /// Of each. The op finds the maxima.
 template <std::size_t kCount>
 std::array<QuantizeArgs, kCount> args_of_made(Context& context, DType type,

@@ -48,15 +48,15 @@ __device__ __forceinline__ Vector<T, 8> load_eight(const T* from) {
 
 /// Codes of eight columns, and the scale of the 128 that sixteen neighbouring threads have. By
 /// whole warps: behind the row's end y is 0. kWhole: rows of codes begin at a multiple of 8 bytes.
-template <bool kWhole>
+template <bool kWhole, class F8 = F8E4M3>
 __device__ __forceinline__ void leave_codes(const RowCodes& to, std::int64_t row,
                                             std::int64_t column, const Vector<bf16, 8>& y) {
   const unsigned order = warp_max<16>(order_of(y));
   if (column >= to.width) return;
-  const Scale of = scale_of(static_cast<std::int32_t>(order >> 1), largest_of<F8E4M3>());
+  const Scale of = scale_of(static_cast<std::int32_t>(order >> 1), largest_of<F8>());
   const auto pair = [&](int k) {
-    return f8_pair<F8E4M3>(__fmul_rn(to_float(y.at[k]), of.factor),
-                           __fmul_rn(to_float(y.at[k + 1]), of.factor));
+    return f8_pair<F8>(__fmul_rn(to_float(y.at[k]), of.factor),
+                       __fmul_rn(to_float(y.at[k + 1]), of.factor));
   };
   const std::int64_t at = row * to.width + column;
   const Vector<unsigned, 2> words{pair(0) | pair(2) << 16, pair(4) | pair(6) << 16};

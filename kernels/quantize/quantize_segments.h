@@ -13,12 +13,16 @@ namespace trireme {
 ///           behind the rows of a segment across
 ///   x       [most, C] f32|bf16
 ///   begins  [S + 1] i32
+///   row_slot, slots  as in kernels/expert_rows: where given, x is tokens [T, C], bf16, of which
+///           gather_rows would make the rows first; in blocks alone
 /// The bits are those of `quantize` for each segment alone: along, of its rows in blocks of one row
 /// (or one block); across, of its transpose in blocks of one column (or one block).
 struct QuantizeSegments {
   QuantizedSegments out;
   ConstTensorView x;
   ConstTensorView begins;
+  ConstTensorView row_slot = {};
+  std::int64_t slots = 1;
 };
 void quantize_segments(Context& context, const QuantizeSegments& args);
 

@@ -15,6 +15,8 @@ struct QuantizeSegmentsGpuArgs {
   QuantizedDim columns;         ///< of x; whole: a scale for each segment and part
   std::int32_t* amax;           ///< [segments, columns.blocks], where whole
   bool across;
+  const std::int32_t* row_slot;  ///< rows of x, in blocks of bf16: x[row_slot[r] / slots]; or null
+  std::int64_t slots;
   DType x_type, format;
 };
 

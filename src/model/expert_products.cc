@@ -17,14 +17,31 @@ constexpr std::int64_t kBlock = fp8_block(Fp8Recipe::kBlock);
 /// Operands of one product, one after the other in the scratch memory.
 class Operands {
  public:
-  Operands(const LayerPass& pass, const ExpertTable& table)
-      : pass_(pass), table_(table), arena_(pass.fp8->scratch.memory.data) {}
-
-  QuantizedSegments rows(ConstTensorView x_RC, const ScaleDim& columns, DType format) {
-    return segments(x_RC, columns, format, false);
+  explicit Operands(const ExpertProducts& of)
+      : pass_(of.pass), table_(of.table), arena_(pass_.fp8->scratch.memory.data) {}
+  /// Behind an operand of `x` that has been left in the scratch memory.
+  Operands(const ExpertProducts& of, const ExpertOperand& x) : Operands(of) {
+    if (!x.codes.codes.given()) return;
+    arena_.take(x.codes.format(), x.codes.codes.shape);
+    arena_.take(DType::kF32, x.codes.scales.shape);
   }
-  QuantizedSegments across(ConstTensorView x_RC, const ScaleDim& columns, DType format) {
-    return segments(x_RC, columns, format, true);
+
+  /// Rows along or across.
+  ConstQuantizedSegments segments(const ExpertOperand& x, const ScaleDim& columns, DType format,
+                                  bool across) {
+    if (x.codes.codes.given()) return x.codes;
+    QuantizeSegments args{take_segments(x.rows(), columns, format, across), x.x, table_.begins,
+                          x.row_slot, x.slots};
+    quantize_segments(pass_.context, args);
+    return args.out;
+  }
+  QuantizedSegments take_segments(std::int64_t most, const ScaleDim& columns, DType format,
+                                  bool across) {
+    using Segments = QuantizedSegments;
+    const ScaleDim dim = columns.with_block(fp8_block(pass_.fp8->precision.recipe));
+    const std::int64_t count = table_.begins.count() - 1;
+    return {take(format, Segments::codes_shape(most, count, dim, across)),
+            take(DType::kF32, Segments::scales_shape(most, count, dim, across)), dim, across};
   }
   /// As they are, or where K has to be padded, that.
   ConstQuantizedMatrices padded(const ConstQuantizedMatrices& weights) {
@@ -46,20 +63,6 @@ class Operands {
            arena_.bytes(), pass_.fp8->scratch.memory.bytes());
     return view;
   }
-  QuantizedSegments segments(ConstTensorView x_RC, const ScaleDim& columns, DType format,
-                             bool across) {
-    using Segments = QuantizedSegments;
-    const ScaleDim dim = columns.with_block(fp8_block(pass_.fp8->precision.recipe));
-    const std::int64_t most = x_RC.shape[0], count = table_.begins.count() - 1;
-    QuantizeSegments args;
-    args.out = {take(format, Segments::codes_shape(most, count, dim, across)),
-                take(DType::kF32, Segments::scales_shape(most, count, dim, across)), dim, across};
-    args.x = x_RC;
-    args.begins = table_.begins;
-    quantize_segments(pass_.context, args);
-    return args.out;
-  }
-
   const LayerPass& pass_;
   const ExpertTable& table_;
   ArenaCursor arena_;
@@ -95,16 +98,16 @@ ExpertMatrices weights_of(const ParamStore::Lease& lease, const ExpertLinearPara
   return matrices;
 }
 
-void ExpertProducts::forward(TensorView y_RN, ConstTensorView x_RK, const ExpertMatrices& weights,
-                             const char* use) const {
+void ExpertProducts::forward(TensorView y_RN, const ExpertOperand& x_RK,
+                             const ExpertMatrices& weights, const char* use) const {
   if (weights.fp8 == nullptr || pass.fp8 == nullptr) {
-    return grouped_gemm(pass.context, {y_RN, x_RK, widened(pass.context, weights, pass.widened),
+    return grouped_gemm(pass.context, {y_RN, x_RK.x, widened(pass.context, weights, pass.widened),
                                        Transpose::kYes, table.begins, table.sources, use});
   }
-  Operands operands(pass, table);
+  Operands operands(*this, x_RK);
   QuantizedGroupedGemm args;
   args.c_RN = y_RN;
-  args.a = operands.rows(x_RK, weights.fp8->fp8->in, DType::kF8E4M3);
+  args.a = operands.segments(x_RK, weights.fp8->fp8->in, DType::kF8E4M3, false);
   args.b = operands.padded(weights.quantized());
   args.begins = table.begins;
   args.sources = table.sources;
@@ -113,16 +116,16 @@ void ExpertProducts::forward(TensorView y_RN, ConstTensorView x_RK, const Expert
   grouped_gemm_quantized(pass.context, args);
 }
 
-void ExpertProducts::backward_input(TensorView dx_RK, ConstTensorView dy_RN,
+void ExpertProducts::backward_input(TensorView dx_RK, const ExpertOperand& dy_RN,
                                     const ExpertMatrices& weights, const char* use) const {
   if (weights.fp8 == nullptr) {
-    return grouped_gemm(pass.context, {dx_RK, dy_RN, weights.weight, Transpose::kNo, table.begins,
+    return grouped_gemm(pass.context, {dx_RK, dy_RN.x, weights.weight, Transpose::kNo, table.begins,
                                        table.sources, use});
   }
-  Operands operands(pass, table);
+  Operands operands(*this, dy_RN);
   QuantizedGroupedGemm args;
   args.c_RN = dx_RK;
-  args.a = operands.rows(dy_RN, weights.fp8->fp8->out, pass.fp8->precision.gradients);
+  args.a = operands.segments(dy_RN, weights.fp8->fp8->out, pass.fp8->precision.gradients, false);
   args.b = weights.lease->turned(pass.context, weights.fp8->weight, weights.fp8->each);
   args.begins = table.begins;
   args.sources = table.sources;
@@ -131,21 +134,21 @@ void ExpertProducts::backward_input(TensorView dx_RK, ConstTensorView dy_RN,
 }
 
 void ExpertProducts::backward_weight(const Gradients::Product& gradient,
-                                     const ExpertLinearParams& params, ConstTensorView dy_RN,
-                                     ConstTensorView x_RK) const {
+                                     const ExpertLinearParams& params, const ExpertOperand& dy_RN,
+                                     const ExpertOperand& x_RK) const {
   const std::int64_t experts = params.experts();
   const TensorView c_GMN = gradient.gradient.reshape(
       {experts, gradient.gradient.shape[0] / experts, gradient.gradient.shape[1]});
   const char* const use = params.each == 1 ? "experts_out_dw" : "experts_in_dw";
   if (!params.fp8) {
-    return grouped_gemm_weights(
-        pass.context, {c_GMN, dy_RN, x_RK, gradient.accumulate, table.begins, table.sources, use});
+    return grouped_gemm_weights(pass.context, {c_GMN, dy_RN.x, x_RK.x, gradient.accumulate,
+                                               table.begins, table.sources, use});
   }
-  Operands operands(pass, table);
+  Operands operands(*this);
   QuantizedGroupedGemmWeights args;
   args.c_GMN = c_GMN;
-  args.a = operands.across(dy_RN, params.fp8->out, pass.fp8->precision.gradients);
-  args.b = operands.across(x_RK, params.fp8->in, DType::kF8E4M3);
+  args.a = operands.segments(dy_RN, params.fp8->out, pass.fp8->precision.gradients, true);
+  args.b = operands.segments(x_RK, params.fp8->in, DType::kF8E4M3, true);
   args.accumulate = gradient.accumulate;
   args.begins = table.begins;
   args.sources = table.sources;
@@ -162,6 +165,15 @@ void ExpertProducts::backward_bias(const Gradients::Product& gradient, ConstTens
                         gradient.accumulate, table.begins, table.sources, "experts_dbias"});
 }
 
+bool ExpertProducts::in_blocks(const ExpertLinearParams& params) const {
+  return params.fp8 && pass.fp8 != nullptr && pass.fp8->precision.recipe == Fp8Recipe::kBlock;
+}
+
+QuantizedSegments ExpertProducts::codes_along(std::int64_t rows, const ScaleDim& columns,
+                                              DType format) const {
+  return Operands(*this).take_segments(rows, columns, format, false);
+}
+
 std::int64_t fp8_expert_bytes(const LayerShape& layer, const Fp8Precision& precision) {
   if (!layer.config.experts) return 0;
   const std::int64_t rows = layer.expert_rows(), ffn = layer.config.experts->ffn,
@@ -173,13 +185,14 @@ std::int64_t fp8_expert_bytes(const LayerShape& layer, const Fp8Precision& preci
   // Of weights that stand as they are multiplied, nothing.
   const std::int64_t weights = experts * std::max(layer.hidden == in ? 0 : 2 * ffn * in,
                                                   ffn % kBlock == 0 ? 0 : layer.hidden * out);
-  const std::int64_t along = rows * std::max(in, up) + weights,
-                     across = blocks * kBlock * (layer.hidden + 2 * ffn);
+  // Codes across of one operand may have been left elsewhere.
+  const std::int64_t columns = layer.hidden + (layer.expert_codes ? 0 : 2 * ffn);
+  const std::int64_t along = rows * std::max(in, up) + weights, across = blocks * kBlock * columns;
   const std::int64_t codes = std::max(along, across);
   std::int64_t scales =
       4 * segments + weights / (kBlock * kBlock) + 2 * experts * (in + up) / kBlock;
   if (precision.recipe == Fp8Recipe::kBlock)
-    scales += std::max(rows * (in + up) / kBlock, blocks * (layer.hidden + 2 * ffn));
+    scales += std::max(rows * (in + up) / kBlock, blocks * columns);
   constexpr std::int64_t kAlignment = 4 * 64;
   return codes + 4 * (scales + 4 * experts) + kAlignment;
 }

@@ -34,20 +34,44 @@ struct ExpertTable {
   std::int64_t sources = 1;
 };
 
+/// What a product reads: rows [most, columns]; or, in blocks of fp8, tokens of which gather_rows
+/// would make them, or the codes that an op has left in place of them.
+struct ExpertOperand {
+  ConstTensorView x;
+  ConstTensorView row_slot = {};  ///< of tokens, each of which has so many slots
+  std::int64_t slots = 1;
+  ConstQuantizedSegments codes = {};
+
+  static ExpertOperand of(const ConstQuantizedSegments& codes) { return {{}, {}, 1, codes}; }
+  [[nodiscard]] std::int64_t rows() const {
+    return row_slot.given() ? row_slot.count() : x.shape[0];
+  }
+};
+
 struct ExpertProducts {
   const LayerPass& pass;
   ExpertTable table;
 
   /// y[r] = x[r] W_g^T;  dx[r] = dy[r] W_g;  dW_g (+)= dy^T x over the rows of expert g
-  void forward(TensorView y_RN, ConstTensorView x_RK, const ExpertMatrices& weights,
+  void forward(TensorView y_RN, const ExpertOperand& x_RK, const ExpertMatrices& weights,
                const char* use) const;
-  void backward_input(TensorView dx_RK, ConstTensorView dy_RN, const ExpertMatrices& weights,
+  void backward_input(TensorView dx_RK, const ExpertOperand& dy_RN, const ExpertMatrices& weights,
                       const char* use) const;
   void backward_weight(const Gradients::Product& gradient, const ExpertLinearParams& params,
-                       ConstTensorView dy_RN, ConstTensorView x_RK) const;
+                       const ExpertOperand& dy_RN, const ExpertOperand& x_RK) const;
   /// db_g (+)= sum_r factors[r] dy[r]: what multiplies the bias in row r, [most, 1].
   void backward_bias(const Gradients::Product& gradient, ConstTensorView dy_RN,
                      ConstTensorView factors_R1) const;
+
+  /// Whether products of these read tokens and codes.
+  [[nodiscard]] bool in_blocks(const ExpertMatrices& weights) const {
+    return weights.fp8 != nullptr && in_blocks(*weights.fp8);
+  }
+  [[nodiscard]] bool in_blocks(const ExpertLinearParams& params) const;
+  /// Codes of rows along, in the scratch memory, for the op that makes the rows just before
+  /// `forward` or `backward_input` reads them.
+  [[nodiscard]] QuantizedSegments codes_along(std::int64_t rows, const ScaleDim& columns,
+                                              DType format) const;
 };
 
 /// Bytes of the operands in fp8 of any of a layer's, in Fp8Products::scratch.

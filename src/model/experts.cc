@@ -3,6 +3,7 @@
 #include "base/fiber.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/expert_rows/expert_rows.h"
+#include "kernels/expert_rows/weighted_glu_codes.h"
 #include "model/batch_invariance.h"
 #include "model/mlp.h"
 #include "tensor/transfer.h"
@@ -163,8 +164,6 @@ void ExpertsForward::start(ConstTensorView n_TC, Count count) {
   x_ = axis.start_dispatch(context, *acts_.route, tables, acts_.x_RC, n, scratch.sent);
 }
 
-namespace {
-
 /// What the experts of this rank work on: rows of tokens that have come, or of home tokens, which
 /// need not be given where only their choice is asked for.
 struct ExpertTokens {
@@ -172,6 +171,18 @@ struct ExpertTokens {
   TensorView slot_row;
   std::int64_t sources = 1;
 };
+
+namespace {
+
+/// What W of a product reads, its adapters too.
+struct WeightOperands {
+  ExpertOperand dy, x;
+  TensorView us_RA, du_RA;
+};
+
+/// How a product has tokens: as they are, of which it makes codes, or their rows, gathered, which
+/// others read too.
+enum class Read : std::uint8_t { kTokens, kRows };
 
 ExpertTokens tokens_of(const LayerPass& pass, const ExpertsActivations& acts,
                        ConstTensorView received_RC, ConstTensorView home_SC = {}) {
@@ -214,6 +225,15 @@ ExpertBias bias_of(const ExpertsWeights& weights, const ExpertsActivations& acts
           acts.begins, tokens.sources};
 }
 
+ExpertOperand operand_of(const LayerPass& pass, const ExpertsActivations& acts,
+                         const ExpertTokens& tokens, Read read) {
+  const std::int64_t k = pass.config.experts->chosen;
+  if (read == Read::kTokens) return {tokens.x_TC, acts.row_slot, k};
+  const TensorView& rows = pass.experts->scratch.rows_RC;
+  gather_rows(pass.context, rows, tokens.x_TC, acts.row_slot, acts.begins, k);
+  return {rows};
+}
+
 Pending start_home(const LayerPass& pass, const ExpertsActivations& acts, TensorView rows,
                    TensorView home) {
   if (!travels(pass)) return {};
@@ -235,7 +255,6 @@ HomeRows at_home(const LayerPass& pass, const ExpertsActivations& acts, TensorVi
 
 void ExpertsForward::first_product(ConstTensorView n_TC) {
   Context& context = pass_.context;
-  const std::int64_t k = pass_.config.experts->chosen;
   if (travels(pass_)) give_way();
   chosen_.wait();
   const ConstTensorView n = home_rows(pass_, n_TC);
@@ -246,23 +265,40 @@ void ExpertsForward::first_product(ConstTensorView n_TC) {
   expert_rows(context, {acts_.begins, acts_.row_slot, tokens.slot_row, tokens.chosen_Tk,
                         constant(context, places_of(pass_).place_on(here)), sources});
   x_.wait();
-  const TensorView& rows = pass_.experts->scratch.rows_RC;
-  gather_rows(context, rows, tokens.x_TC, acts_.row_slot, acts_.begins, k);
   const ExpertProducts products = products_of(pass_, acts_, tokens);
-  products.forward(acts_.in_RX, rows, weights_.in, "experts_in");
-  if (weights_.in_adapter.given())
+  const bool adapted = weights_.in_adapter.given();
+  const ExpertOperand x =
+      operand_of(pass_, acts_, tokens,
+                 products.in_blocks(weights_.in) && !adapted ? Read::kTokens : Read::kRows);
+  products.forward(acts_.in_RX, x, weights_.in, "experts_in");
+  if (adapted)
     adapters_of(products, tokens, acts_)
-        .forward(acts_.in_RX, acts_.in_us_RA, rows, weights_.in_adapter);
+        .forward(acts_.in_RX, acts_.in_us_RA, x.x, weights_.in_adapter);
   weights_under_way_.wait();
+}
+
+/// h, as the last product reads it.
+ExpertOperand ExpertsForward::units(const ExpertProducts& products,
+                                    const ExpertTokens& tokens) const {
+  const TensorView& h_RF = pass_.experts->scratch.h_RF;
+  const WeightedGlu glu = glu_of(pass_, weights_, acts_, tokens);
+  const int parts = pass_.experts->axis.cut().tensor.extent;
+  if (products.in_blocks(weights_.out) && expert_units_leave_codes(pass_.config, parts)) {
+    const QuantizedSegments h =
+        products.codes_along(h_RF.shape[0], weights_.out.fp8->fp8->in, DType::kF8E4M3);
+    weighted_glu_forward_codes(pass_.context, h, glu);
+    return ExpertOperand::of(h);
+  }
+  weighted_glu_forward(pass_.context, h_RF, glu);
+  return {h_RF};
 }
 
 void ExpertsForward::last_product() {
   Context& context = pass_.context;
   const ExpertsScratch& scratch = pass_.experts->scratch;
   const ExpertTokens tokens = tokens_of(pass_, acts_, acts_.x_RC);
-  weighted_glu_forward(context, scratch.h_RF, glu_of(pass_, weights_, acts_, tokens));
   const ExpertProducts products = products_of(pass_, acts_, tokens);
-  products.forward(scratch.rows_RC, scratch.h_RF, weights_.out, "experts_out");
+  products.forward(scratch.rows_RC, units(products, tokens), weights_.out, "experts_out");
   if (weights_.out_adapter.given())
     adapters_of(products, tokens, acts_)
         .forward(scratch.rows_RC, acts_.out_us_RA, scratch.h_RF, weights_.out_adapter);
@@ -288,22 +324,40 @@ Pending ExpertsBackward::start(ConstTensorView dy_TC) const {
                                      home_rows(pass, dy_TC), experts.scratch.sent);
 }
 
+/// The gradient of the first product, as dx reads it; what W reads of it and of h is left.
+ExpertOperand ExpertsBackward::units(const ExpertProducts& products, TensorView dh_RF,
+                                     const ExpertsWeights& weights,
+                                     const ExpertTokens& tokens) const {
+  const TensorView& dweights_R = pass.experts->scratch.dweights_R;
+  const WeightedGlu glu = glu_of(pass, weights, acts, tokens);
+  if (!left.din.given()) {
+    weighted_glu_backward(pass.context, left.din_RX, dweights_R, left.h_RF, dh_RF, glu);
+    return {left.din_RX};
+  }
+  const QuantizedSegments din =
+      products.codes_along(dh_RF.shape[0], params.in.fp8->out, pass.fp8->precision.gradients);
+  weighted_glu_backward_codes(pass.context, {din, din_across(), h_across()}, dweights_R, dh_RF,
+                              glu);
+  return ExpertOperand::of(din);
+}
+
 ExpertsBackward::GoingHome ExpertsBackward::products(const ExpertsWeights& weights,
                                                      ConstTensorView dy_TC, Pending dy) const {
   Context& context = pass.context;
   const ExpertsScratch& scratch = pass.experts->scratch;
-  const std::int64_t k = pass.config.experts->chosen;
   if (travels(pass)) give_way();
   dy.wait();
   const ExpertTokens tokens = tokens_of(pass, acts, left.dy_RC, home_rows(pass, dy_TC));
-  gather_rows(context, scratch.rows_RC, tokens.x_TC, acts.row_slot, acts.begins, k);
   const ExpertProducts products = products_of(pass, acts, tokens);
   const ExpertAdapterProducts adapters = adapters_of(products, tokens, acts);
-  products.backward_input(left.h_RF, scratch.rows_RC, weights.out, "experts_out_dx");
+  const bool others = weights.out_adapter.given() || adds_bias(pass);
+  const ExpertOperand of_dy = operand_of(
+      pass, acts, tokens, products.in_blocks(weights.out) && !others ? Read::kTokens : Read::kRows);
+  const TensorView& dh_RF = left.h.given() ? scratch.h_RF : left.h_RF;
+  products.backward_input(dh_RF, of_dy, weights.out, "experts_out_dx");
   if (weights.out_adapter.given())
-    adapters.backward_input(left.h_RF, left.out_du_RA, scratch.rows_RC, weights.out_adapter);
-  weighted_glu_backward(context, left.din_RX, scratch.dweights_R, left.h_RF, left.h_RF,
-                        glu_of(pass, weights, acts, tokens));
+    adapters.backward_input(dh_RF, left.out_du_RA, scratch.rows_RC, weights.out_adapter);
+  const ExpertOperand din = units(products, dh_RF, weights, tokens);
   if (adds_bias(pass))
     expert_bias_backward(context, scratch.dweights_R, scratch.rows_RC,
                          bias_of(weights, acts, tokens));
@@ -314,7 +368,7 @@ ExpertsBackward::GoingHome ExpertsBackward::products(const ExpertsWeights& weigh
   under_way.dweights =
       start_home(pass, acts, scratch.dweights_R.reshape({scratch.dweights_R.count(), 1}),
                  scratch.home_dweights);
-  products.backward_input(scratch.rows_RC, left.din_RX, weights.in, "experts_in_dx");
+  products.backward_input(scratch.rows_RC, din, weights.in, "experts_in_dx");
   if (weights.in_adapter.given())
     adapters.backward_input(scratch.rows_RC, left.in_du_RA, left.din_RX, weights.in_adapter);
   under_way.rows = start_home(pass, acts, scratch.rows_RC, scratch.home_rows);
@@ -364,29 +418,43 @@ void ExpertsBackward::input(const ExpertsWeights& weights, GoingHome under_way, 
 }
 
 void ExpertsBackward::weight(ConstTensorView n_TC, ConstTensorView dy_TC) const {
-  Context& context = pass.context;
-  const TensorView& rows = pass.experts->scratch.rows_RC;
-  const std::int64_t k = pass.config.experts->chosen;
   const ConstTensorView n = home_rows(pass, n_TC), dy = home_rows(pass, dy_TC);
-  linear_backward_weight(context, gradients_of(sink, params.router),
+  linear_backward_weight(pass.context, gradients_of(sink, params.router),
                          first(ConstTensorView(left.dlogits_SE), n.shape[0]), n);
   // Of what is trained; the tokens' rows are one of the operands.
-  const auto product = [&](const ExpertLinearParams& of, const ExpertTokens& tokens,
-                           const ExpertAdapterProducts::Operands& operands) {
+  const auto product = [&](const ExpertLinearParams& of, const ExpertTokens& tokens, Read read,
+                           const auto& with) {
     const Gradients::Product gradient = sink.product(of.weight);
     if (!gradient.gradient.given() && !of.adapter.given()) return;
-    gather_rows(context, rows, tokens.x_TC, acts.row_slot, acts.begins, k);
     const ExpertProducts products = products_of(pass, acts, tokens);
-    if (gradient.gradient.given())
-      products.backward_weight(gradient, of, operands.dy_RN, operands.x_RK);
+    if (!products.in_blocks(of) || of.adapter.given()) read = Read::kRows;
+    const WeightOperands operands = with(operand_of(pass, acts, tokens, read));
+    if (gradient.gradient.given()) products.backward_weight(gradient, of, operands.dy, operands.x);
     if (of.adapter.given())
-      adapters_of(products, tokens, acts).backward_weight(sink, of.adapter, operands);
+      adapters_of(products, tokens, acts)
+          .backward_weight(sink, of.adapter,
+                           {operands.dy.x, operands.x.x, operands.us_RA, operands.du_RA});
   };
-  product(params.in, tokens_of(pass, acts, acts.x_RC, n),
-          {left.din_RX, rows, acts.in_us_RA, left.in_du_RA});
-  product(params.out, tokens_of(pass, acts, left.dy_RC, dy),
-          {rows, left.h_RF, acts.out_us_RA, left.out_du_RA});
-  if (params.in.bias.given()) bias_gradients(tokens_of(pass, acts, left.dy_RC, dy).sources);
+  product(params.in, tokens_of(pass, acts, acts.x_RC, n), Read::kTokens,
+          [&](const ExpertOperand& x) -> WeightOperands {
+            return {left.din.given() ? ExpertOperand::of(din_across()) : ExpertOperand{left.din_RX},
+                    x, acts.in_us_RA, left.in_du_RA};
+          });
+  const bool biased = params.in.bias.given();
+  product(params.out, tokens_of(pass, acts, left.dy_RC, dy), biased ? Read::kRows : Read::kTokens,
+          [&](const ExpertOperand& of_dy) -> WeightOperands {
+            return {of_dy,
+                    left.h.given() ? ExpertOperand::of(h_across()) : ExpertOperand{left.h_RF},
+                    acts.out_us_RA, left.out_du_RA};
+          });
+  if (biased) bias_gradients(tokens_of(pass, acts, left.dy_RC, dy).sources);
+}
+
+QuantizedSegments ExpertsBackward::din_across() const {
+  return left.din.of(params.in.fp8->out, pass.fp8->precision.gradients);
+}
+QuantizedSegments ExpertsBackward::h_across() const {
+  return left.h.of(params.out.fp8->in, DType::kF8E4M3);
 }
 
 /// Behind the products, of which the last has left dy's rows in scratch.

@@ -30,6 +30,14 @@ struct ExpertsWeights {
 };
 ExpertsWeights weights_of(const ParamStore::Lease& lease, const ExpertsParams& params);
 
+/// In blocks of fp8: whether units leave codes in place of rows: h for the last product; of a layer
+/// that is trained the gradient of gate and up along, and both across for W.
+inline bool expert_units_leave_codes(const LayerConfig& layer, int expert_tensor_extent) {
+  if (!layer.experts || layer.experts->biased) return false;
+  const bool whole = expert_tensor_extent == 1 || layer.experts->ffn % ScaleDim::kAlignment == 0;
+  return whole && layer.adapters.experts_in == 0 && layer.adapters.experts_out == 0;
+}
+
 /// What backward reads of the forward pass: at home, and of received rows.
 struct ExpertsActivations {
   TensorView logits_SE, chosen_Sk, weights_Sk;
@@ -92,12 +100,33 @@ struct ExpertsActivations {
   }
 };
 
+/// Memory of codes of rows across (QuantizedSegments).
+struct ExpertCodes {
+  TensorView codes, scales;
+
+  [[nodiscard]] bool given() const { return codes.given(); }
+  [[nodiscard]] QuantizedSegments of(const ScaleDim& columns, DType format) const {
+    QuantizedSegments segments(codes, scales, columns.with_block(QuantizedSegments::kBlock), true);
+    segments.codes.dtype = format;
+    return segments;
+  }
+  template <class Own>
+  static void each(const LayerShape& shape, std::int64_t columns, const Own& own,
+                   ExpertCodes& memory) {
+    const std::int64_t blocks = QuantizedSegments::blocks(
+        shape.expert_rows(), shape.local_experts() * shape.expert.ranks());
+    own({DType::kF8E4M3, {blocks, columns, QuantizedSegments::kBlock}}, memory.codes);
+    own({DType::kF32, {blocks, columns}}, memory.scales);
+  }
+};
+
 /// What B leaves for W.
 struct ExpertsGradients {
   TensorView dlogits_SE;
   TensorView dgate_T, dgate_logits_T1;  ///< of the shared MLP's gate; f32, and for the product
   TensorView dy_RC;                     ///< of received tokens, where they travel
   TensorView din_RX, h_RF;
+  ExpertCodes din, h;              ///< in place of these
   TensorView factors_R1;           ///< the rows' weights, for the gradient of biases
   TensorView in_du_RA, out_du_RA;  ///< of adapters
 
@@ -112,8 +141,13 @@ struct ExpertsGradients {
     }
     if (shape.expert.ranks() > 1)
       own({shape.compute, {shape.received_tokens(), shape.hidden}}, of.dy_RC);
-    own({shape.compute, {shape.expert_rows(), 2 * experts.ffn}}, of.din_RX);
-    own({shape.compute, {shape.expert_rows(), experts.ffn}}, of.h_RF);
+    if (shape.expert_codes) {
+      ExpertCodes::each(shape, 2 * experts.ffn, own, of.din);
+      ExpertCodes::each(shape, experts.ffn, own, of.h);
+    } else {
+      own({shape.compute, {shape.expert_rows(), 2 * experts.ffn}}, of.din_RX);
+      own({shape.compute, {shape.expert_rows(), experts.ffn}}, of.h_RF);
+    }
     if (experts.biased) own({shape.compute, {shape.expert_rows(), 1}}, of.factors_R1);
     const AdapterRanks& ranks = shape.config.adapters;
     if (ranks.experts_in > 0) own(expert_adapter_rows(shape, ranks.experts_in), of.in_du_RA);
@@ -150,6 +184,8 @@ struct ExpertsPass {
   std::int64_t sequence_tokens = 0;  ///< that a rank of the context axis has; 0: all are of one
 };
 
+struct ExpertTokens;  ///< what a rank's experts work on
+
 /// One layer's forward pass in parts, between which tokens travel. `n` [T, C] has the home rows.
 class ExpertsForward {
  public:
@@ -170,6 +206,8 @@ class ExpertsForward {
  private:
   void route(ConstTensorView n_SC, Count count);
   void balance(ConstTensorView counts_BE) const;
+  [[nodiscard]] ExpertOperand units(const ExpertProducts& products,
+                                    const ExpertTokens& tokens) const;
 
   const LayerPass& pass_;
   const ExpertsWeights& weights_;
@@ -200,6 +238,11 @@ struct ExpertsBackward {
   void weight(ConstTensorView n_TC, ConstTensorView dy_TC) const;
 
  private:
+  [[nodiscard]] ExpertOperand units(const ExpertProducts& products, TensorView dh_RF,
+                                    const ExpertsWeights& weights,
+                                    const ExpertTokens& tokens) const;
+  [[nodiscard]] QuantizedSegments din_across() const;
+  [[nodiscard]] QuantizedSegments h_across() const;
   void bias_gradients(std::int64_t sources) const;
 };
 

@@ -27,6 +27,7 @@ struct LayerShape {
   /// No layer has the MLP's activation in rows, nor the gradient before it (model/mlp.h).
   bool mlp_codes = false, mlp_gradient_codes = false;
   bool codes_apart = false;  ///< those of the gradient stand while experts compute
+  bool expert_codes = false;  ///< what B leaves for W of experts' units is codes (model/experts.h)
 
   /// The same of another layer.
   [[nodiscard]] LayerShape of(const LayerConfig& other) const {
@@ -48,7 +49,8 @@ struct LayerShape {
             maxima,
             mlp_codes,
             mlp_gradient_codes,
-            codes_apart};
+            codes_apart,
+            expert_codes};
   }
   [[nodiscard]] TensorSize wide(std::int64_t columns) const { return {compute, {tokens, columns}}; }
   [[nodiscard]] TensorSize residual() const { return residual(hidden); }

@@ -168,6 +168,8 @@ LayerShape Stage::layer_shape(const ModelConfig& local, const LayerConfig& layer
       std::any_of(local.layers.begin(), local.layers.end(), [&](const auto& of) {
         return of.experts && of.mlp.ffn > 0 && leaves_gradient_codes(of, block.tensor_extent);
       });
+  block.expert_codes = all_in_blocks && !local.adapters &&
+                       expert_units_leave_codes(layer, shape.cut.expert.tensor.extent);
   return block;
 }
 

@@ -7,6 +7,7 @@
 #include "base/math.h"
 #include "config/adapters.h"
 #include "model/attention.h"
+#include "model/experts.h"
 #include "model/mlp.h"
 
 namespace trireme {
@@ -404,13 +405,22 @@ class PartTimes::Walk {
     return ops_.memory(rows * (back ? 6 : 3) * f) + ops_.memory(2 * rows * row) +
            ops_.memory((rows + real(home_rows())) * row);
   }
+  /// Bytes of a row, of its columns and of an expert's, that passes between tokens, units and
+  /// products move no more where codes are made on the way.
+  [[nodiscard]] double saved_by_expert_codes(double of_row, double of_unit) const {
+    const bool leaves = in_blocks() && !parts_.model_.adapters &&
+                        expert_units_leave_codes(layer_, narrow<int>(layout_.expert_tensor));
+    const double bytes = of_row * real(hidden_) + of_unit * real(layer_.experts->ffn);
+    return leaves ? ops_.memory(expert_rows() * bytes) : 0;
+  }
   void experts_forward(PassTime& pass) const {
     const Sent sent = expert_sent();
     const double row = real(hidden_) * element_, chosen = real(layer_.experts->chosen);
     send_experts(pass, sent.tokens * (row + 8 * chosen), shared() ? forward_of(up_) : 0);
     send_experts(pass, sent.rows * row, shared() ? forward_of(down_) : 0);
     pass.compute += ops_.product({home_rows(), layer_.experts->count, hidden_, DType::kF32, 4}) +
-                    forward_of(experts_in()) + forward_of(experts_out()) + expert_memory(false);
+                    forward_of(experts_in()) + forward_of(experts_out()) + expert_memory(false) -
+                    saved_by_expert_codes(4, 4);
   }
   void experts_backward(PassTime& input, PassTime& weight) const {
     const Sent sent = expert_sent();
@@ -420,8 +430,8 @@ class PartTimes::Walk {
     send_experts(input, sent.rows * (row + 4), shared() ? input_of(up_) : 0);
     const Product router{home_rows(), layer_.experts->count, hidden_};
     input.compute += ops_.product({router.m, router.k, router.n, DType::kF32, 4}) + input_of(in) +
-                     input_of(out) + expert_memory(true);
-    weight.compute += weight_of(in) + weight_of(out);
+                     input_of(out) + expert_memory(true) - saved_by_expert_codes(4, 3);
+    weight.compute += weight_of(in) + weight_of(out) - saved_by_expert_codes(0, 3);
     if (!parts_.model_.adapters)
       weight.compute += ops_.product({router.n, router.k, router.m, DType::kF32, 8});
   }

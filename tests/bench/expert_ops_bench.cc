@@ -4,6 +4,8 @@
 
 #include "bench/op_bench.h"
 #include "kernels/expert_rows/expert_rows.h"
+#include "kernels/expert_rows/weighted_glu_codes.h"
+#include "kernels/quantize/quantize_segments.h"
 #include "kernels/router/router.h"
 
 namespace trireme::bench {
@@ -119,6 +121,44 @@ std::function<void(Context&)> weighted_glu_backward_of(Operands& operands) {
   return [=](Context& context) { weighted_glu_backward(context, d, dweights, h, dh, args); };
 }
 
+/// Codes of so many rows of all experts; of parts of an expert's columns.
+QuantizedSegments codes_of(Operands& operands, std::int64_t rows, const ScaleDim& columns,
+                           bool across) {
+  using Segments = QuantizedSegments;
+  return {operands.codes(Segments::codes_shape(rows, kExperts, columns, across)),
+          operands.f32(Segments::scales_shape(rows, kExperts, columns, across)), columns, across};
+}
+
+MakeOp token_codes_of(bool across) {
+  return [across](Operands& operands) -> std::function<void(Context&)> {
+    const ExpertRows table = made_table(operands);
+    const std::int64_t hidden = operands.size.hidden;
+    const QuantizeSegments args{
+        codes_of(operands, table.row_slot.count(), ScaleDim(hidden, 128), across),
+        operands.typed({operands.size.rows(), hidden}), table.begins, table.row_slot, kChosen};
+    return [=](Context& context) { quantize_segments(context, args); };
+  };
+}
+
+std::function<void(Context&)> weighted_glu_forward_codes_of(Operands& operands) {
+  const WeightedGlu args = unit_args(operands);
+  const Shape wide = args.gate_up_R2F.shape;
+  const QuantizedSegments h = codes_of(operands, wide[0], ScaleDim(wide[1] / 2, 128), false);
+  return [=](Context& context) { weighted_glu_forward_codes(context, h, args); };
+}
+
+std::function<void(Context&)> weighted_glu_backward_codes_of(Operands& operands) {
+  const WeightedGlu args = unit_args(operands);
+  const std::int64_t rows = args.gate_up_R2F.shape[0], ffn = args.gate_up_R2F.shape[1] / 2;
+  ScaleDim two(ffn, 128);
+  two.add({ffn});
+  const WeightedGluGradientCodes out{codes_of(operands, rows, two, false),
+                                     codes_of(operands, rows, two, true),
+                                     codes_of(operands, rows, ScaleDim(ffn, 128), true)};
+  const TensorView dh = operands.typed({rows, ffn}), dweights = operands.f32({rows});
+  return [=](Context& context) { weighted_glu_backward_codes(context, out, dweights, dh, args); };
+}
+
 }  // namespace
 
 void add_expert_ops() {
@@ -131,6 +171,10 @@ void add_expert_ops() {
   add_op("combine_rows", kBothTypes, combine_rows_of);
   add_op("weighted_swiglu_forward", kBothTypes, weighted_glu_forward_of);
   add_op("weighted_swiglu_backward", kBothTypes, weighted_glu_backward_of);
+  add_op("token_codes_along", {DType::kBF16}, token_codes_of(false));
+  add_op("token_codes_across", {DType::kBF16}, token_codes_of(true));
+  add_op("weighted_swiglu_forward_codes", {DType::kBF16}, weighted_glu_forward_codes_of);
+  add_op("weighted_swiglu_backward_codes", {DType::kBF16}, weighted_glu_backward_codes_of);
 }
 
 }  // namespace trireme::bench

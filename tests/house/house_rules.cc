@@ -38,7 +38,7 @@ const std::map<std::string_view, std::set<std::string_view>> kOpsOfOps = {
     {"attention", {"gemm", "quantize"}},
     {"common", {"simt_host"}},
     {"cross_entropy", {"gemm"}},
-    {"expert_rows", {"glu"}},
+    {"expert_rows", {"glu", "quantize"}},
     {"gemm", {"elementwise", "gelu", "glu", "quantize"}},
     {"grouped_gemm", {"gemm", "quantize"}},
     {"norm", {"quantize"}},

@@ -12,6 +12,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/expert_rows/expert_rows.h"
+#include "kernels/expert_rows/weighted_glu_codes.h"
 #include "kernels/gelu/gelu.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_quantized.h"
@@ -22,6 +23,7 @@
 #include "kernels/nf4/nf4.h"
 #include "kernels/norm/norm.h"
 #include "kernels/quantize/quantize.h"
+#include "kernels/quantize/quantize_segments.h"
 #include "kernels/rope/rope.h"
 #include "kernels/router/router.h"
 #include "kernels/shards/shards.h"
@@ -354,6 +356,30 @@ TEST_F(OpWorkTest, rows_of_experts_move_once) {
   expect_work("weighted_geglu_forward", 0, 3 * 2 * kRows * kC);
   weighted_glu_backward(context_, d, f32({kRows}), h, dh, unit);
   expect_work("weighted_geglu_backward", 0, 6 * 2 * kRows * kC);
+  const auto codes = [&](const ScaleDim& columns, bool across) {
+    return QuantizedSegments(
+        make(DType::kF8E4M3, QuantizedSegments::codes_shape(kRows, 2, columns, across)),
+        f32(QuantizedSegments::scales_shape(kRows, 2, columns, across)), columns, across);
+  };
+  const auto bytes = [](const QuantizedSegments& of) {
+    return of.codes.bytes() + of.scales.bytes();
+  };
+  const std::int64_t f = 8;
+  ScaleDim two(f, 128);
+  two.add({f});
+  const TensorView units = bf16({kRows, 2 * f});
+  const WeightedGlu by_slot{GluGate::kSilu, units, weights, row_slot, begins};
+  const QuantizedSegments along = codes({f, 128}, false), d_along = codes(two, false),
+                          d_across = codes(two, true), across = codes({f, 128}, true);
+  weighted_glu_forward_codes(context_, along, by_slot);
+  expect_work("weighted_swiglu_forward_codes", 0, 2 * 2 * kRows * f + bytes(along));
+  weighted_glu_backward_codes(context_, {d_along, d_across, across}, f32({kRows}), bf16({kRows, f}),
+                              by_slot);
+  expect_work("weighted_swiglu_backward_codes", 0,
+              3 * 2 * kRows * f + bytes(d_along) + bytes(d_across) + bytes(across));
+  const QuantizedSegments of_tokens = codes({kC, 128}, true);
+  quantize_segments(context_, {of_tokens, x, begins, row_slot, kK});
+  expect_work("quantize_segments", 0, 2 * kRows * kC + bytes(of_tokens));
   const ExpertBias bias{bf16({2, kC}), weights, row_slot, begins};
   expert_bias_forward(context_, rows, bias);
   expect_work("expert_bias_forward", 0, 2 * 2 * kRows * kC);

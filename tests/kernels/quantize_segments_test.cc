@@ -1,6 +1,7 @@
 #include "kernels/quantize/quantize_segments.h"
 
 #include "kernels/common/gpu_kernels.h"
+#include "kernels/expert_rows/expert_rows.h"
 #include "kernels/quantize_reference.h"
 #include "kernels/support/op_test.h"
 
@@ -124,6 +125,43 @@ TEST_P(QuantizeSegmentsTest, each_segment_has_the_codes_and_scales_that_it_has_a
   }
 }
 
+TEST_P(QuantizeSegmentsTest, tokens_have_the_codes_of_their_gathered_rows) {
+  Context context = test_context(GetParam(), 2);
+  constexpr std::int64_t kTokens = 61, kSlots = 3;
+  for (const ScaleDim& columns :
+       {columns_of(kBlock, {{16}}), columns_of(kBlock, {{72, 40}, {264}})}) {
+    const TestTensor x = TestTensor::random(DType::kBF16, {kTokens, columns.size()}, 1);
+    for (const Begins& begins : kSegments) {
+      const std::int64_t most = begins.back() + 9, segments = std::ssize(begins) - 1;
+      TestTensor row_slot(DType::kI32, {most}), rows(DType::kBF16, {most, columns.size()});
+      for (std::int64_t r = 0; r < most; ++r)
+        row_slot.set(r, static_cast<double>(r * 37 % (kTokens * kSlots)));
+      const TestTensor table =
+          TestTensor::of(DType::kI32, {std::ssize(begins)}, {begins.begin(), begins.end()});
+      gather_rows(context, rows, x, row_slot, table, kSlots);
+      for (const bool across : {false, true}) {
+        for (const DType format : {DType::kF8E4M3, DType::kF8E5M2}) {
+          SCOPED_TRACE(testing::Message()
+                       << "columns " << columns.size() << (across ? " across" : " along")
+                       << " segments to " << begins.back());
+          const auto codes_of = [&](const QuantizeSegments& args) {
+            TestTensor codes(format,
+                             QuantizedSegments::codes_shape(most, segments, columns, across));
+            TestTensor scales(DType::kF32,
+                              QuantizedSegments::scales_shape(most, segments, columns, across));
+            QuantizeSegments with = args;
+            with.out = {codes, scales, columns, across};
+            quantize_segments(context, with);
+            test_device::synchronize();
+            return codes.bits() + scales.bits();
+          };
+          EXPECT_TRUE(codes_of({{}, x, table, row_slot, kSlots}) == codes_of({{}, rows, table}));
+        }
+      }
+    }
+  }
+}
+
 TEST_P(QuantizeSegmentsTest, gives_the_same_bits_in_every_order) {
   Context context = test_context(GetParam(), 2);
   const TestTensor x = TestTensor::random(DType::kBF16, {140, 72}, 1);
@@ -155,6 +193,18 @@ TEST_P(QuantizeSegmentsTest, what_does_not_fit_is_refused) {
   };
   expect_refused([&] { call(few, false); }, "out.scales");
   expect_refused([&] { call(scales, true); }, "out.codes");
+  const TestTensor row_slot(DType::kI32, {10});
+  TestTensor one(DType::kF32, {2, 1});
+  expect_refused(
+      [&] {
+        quantize_segments(context, {{codes, one, ScaleDim(32, 0), false}, x, table, row_slot, 1});
+      },
+      "row_slot");
+  expect_refused(
+      [&] {
+        quantize_segments(context, {{codes, scales, columns, false}, x, table, row_slot, 0});
+      },
+      "slots");
   if (context.on_gpu()) return;
   const TestTensor beyond = TestTensor::of(DType::kI32, {3}, {0, 4, 11});
   expect_refused(

@@ -191,5 +191,27 @@ TEST(Fp8Memory, in_blocks_no_layer_has_the_gradient_of_gate_and_up_in_rows) {
   EXPECT_LT(bytes(Fp8Recipe::kTensor, 1) - bytes(Fp8Recipe::kTensor, 0), rows);
 }
 
+TEST(Fp8Memory, in_blocks_w_of_experts_keeps_codes_in_place_of_rows) {
+  ModelConfig config = read_fp8_golden("fp8_experts").config;
+  for (LayerConfig& layer : config.layers) {
+    if (layer.experts) layer.experts->ffn = 2048;
+  }
+  const ExpertsConfig& experts = *config.layers.back().experts;
+  StageShape shape{4, 512};
+  const std::int64_t rows = shape.local_tokens() * experts.chosen,
+                     padded = rows + (experts.count + 1) * ScaleDim::kAlignment;
+  const std::int64_t saved = 3 * experts.ffn * (2 * rows - padded - padded / 32);
+  ASSERT_GT(saved, 0);
+  for (const StagePurpose purpose : {StagePurpose::kTraining, StagePurpose::kTrainingSplit}) {
+    shape.purpose = purpose;
+    const auto bytes = [&](Fp8Recipe recipe, std::int64_t bf16_layers) {
+      shape.fp8 = Fp8Precision{recipe, DType::kF8E5M2, {bf16_layers, 0}};
+      return Stage::buffer_bytes(config, shape, DType::kBF16);
+    };
+    EXPECT_GE(bytes(Fp8Recipe::kBlock, 1) - bytes(Fp8Recipe::kBlock, 0), saved);
+    EXPECT_LT(bytes(Fp8Recipe::kTensor, 1) - bytes(Fp8Recipe::kTensor, 0), saved);
+  }
+}
+
 }  // namespace
 }  // namespace trireme

@@ -229,6 +229,30 @@ GEMM_FP8_SPLIT = [
     ("a range that goes on in the next block's", [("end = begin_of(block + 1);", "end = begin_of(block + 1) + (block + 1 < blocks ? 1 : 0);")]),
 ]
 
+WEIGHTED_GLU_CODES = [
+    ("h without its weight", [("to_float(in.up.at[k])) * by);\n        leave", "to_float(in.up.at[k])) * (by == 0.0F ? 0.0F : 1.0F));\n        leave")]),
+    ("h of -0 behind the last column", [("        Vector<bf16, kOwn> h;\n        const float by = f < ffn ? weight : 0.0F;", "        Vector<bf16, kOwn> h;\n        const float by = weight;")]),
+    ("columns of the last block that no lane comes to", [("  const std::int64_t end = (width + kWarpColumns - 1) / kWarpColumns * kWarpColumns;", "  const std::int64_t end = width / kWarpColumns * kWarpColumns;")]),
+    ("gradients without the row's weight", [("to_float(in.up.at[k]), d * by);", "to_float(in.up.at[k]), by == 0.0F ? 0.0F : d);")]),
+    ("up's codes over gate's", [("f < half ? half + f : width, dup", "f < half ? f : width, dup")]),
+    ("codes of gate's padding where up's begin", [("f < half ? f : width, dgate", "f, dgate")]),
+    ("a weight's gradient of one lane", [("  dweight = warp_sum(dweight);\n", "")]),
+    ("another row's weight across", [("weight[i] = weight_of(rows, row + k);", "weight[i] = weight_of(rows, row);")]),
+    ("h across without its weight", [("from_float<bf16>(gradient.act * weight[i])", "from_float<bf16>(gradient.act)")]),
+    ("gate's values taken when codes stand there", [("  memory.dgate.take(x);\n  __syncthreads();\n", "  memory.dgate.take(x);\n")]),
+    ("up's columns where gate's are", [("  tile.of.columns.origin = ffn + column;\n", "")]),
+    ("h's columns behind up's", [("  tile.of.columns.origin = column;\n", "")]),
+]
+
+QUANTIZE_SEGMENTS = [
+    ("a row of tokens that is its own slot's", [("slots.quotient(static_cast<unsigned>(row_slot[tile.rows.origin + tile.row + k]))", "static_cast<unsigned>(row_slot[tile.rows.origin + tile.row + k]) % 61")]),
+    ("the first row's token for all", [("row_slot[tile.rows.origin + tile.row + k]", "row_slot[tile.rows.origin + tile.row]")]),
+    ("maxima read before all are left", [("    maxima.leave(x, tile, 0);\n    __syncthreads();\n", "    maxima.leave(x, tile, 0);\n")]),
+    ("factors read before they are made", [("      factors[i] = of.factor;\n    }\n    __syncthreads();\n", "      factors[i] = of.factor;\n    }\n")]),
+    ("blocks of a segment one over the other", [("(begin + kSide - 1) / kSide + segment + number", "(begin + kSide - 1) / kSide + segment")]),
+    ("a segment in the block of the one before", [("(begin + kSide - 1) / kSide + segment + number", "begin / kSide + segment + number")]),
+]
+
 FORWARD_FILES = ["kernels/attention/attention_forward_sm90.cuh", "kernels/attention/attention_sweep_sm90.cuh"]
 BACKWARD_FILES = ["kernels/attention/attention_backward_sm90.cuh", "kernels/attention/attention_backward_parts_sm90.cuh", "kernels/attention/attention_sums_sm90.cuh",
                   "kernels/attention/attention_sm90.cuh",
@@ -258,4 +282,6 @@ PLANTED = {
         ("GemmQuantizedGpu.", ["kernels/gemm/gemm_fp8_sm90.cuh", "kernels/gemm/gemm_sm90_stages.cuh"], GEMM_FP8),
         ("GemmQuantizedSplit.", ["kernels/gemm/gemm_fp8_sm90.cuh", "kernels/gemm/gemm_split.h", "kernels/gemm/gemm_fp8_launch.cuh"], GEMM_FP8_SPLIT),
     ],
+    "expert_rows": [("WeightedGluCodesTest.", ["kernels/expert_rows/weighted_glu_codes_cuda.cu"], WEIGHTED_GLU_CODES)],
+    "quantize": [("QuantizeSegmentsTest.", ["kernels/quantize/quantize_segments_cuda.cu", "kernels/quantize/quantize_segments.cuh"], QUANTIZE_SEGMENTS)],
 }
