@@ -26,7 +26,7 @@ struct LayerShape {
   bool maxima = false;      ///< kept, of what products in fp8 read, with one scale a tensor
   /// No layer has the MLP's activation in rows, nor the gradient before it (model/mlp.h).
   bool mlp_codes = false, mlp_gradient_codes = false;
-  bool codes_apart = false;  ///< those of the gradient stand while experts compute
+  bool codes_apart = false;   ///< those of the gradient stand while experts compute
   bool expert_codes = false;  ///< what B leaves for W of experts' units is codes (model/experts.h)
 
   /// The same of another layer.
