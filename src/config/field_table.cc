@@ -452,12 +452,16 @@ void add_output(std::vector<Field>& list) {
   FIELD(evaluation.stop_after,
         .text = "Save and end after so many evaluations in a row without a better loss; 0: never",
         .unit = "evaluations", .maximum = 1e9, .peers = {"", "", "early_stopping_patience", ""});
+}
+
+void add_log(std::vector<Field>& list) {
   FIELD(log.interval_steps, .text = "A line on the console every so many steps", .unit = "steps",
         .minimum = 1,
         .peers = {"--log-interval", "steps_per_print", "logging_steps", "metrics.log_freq"});
   FIELD(log.tensorboard, .text = "Write TensorBoard event files",
         .peers = {"--tensorboard-dir", "tensorboard.enabled", "report_to",
                   "metrics.enable_tensorboard"});
+  FIELD(log.report, .text = "Write report.html, a page of all that the run has to show");
   FIELD(log.trace_steps, .text = "First and last step of a trace.json", .unit = "steps",
         .default_text = "none", .example = "[10, 12]", .minimum = 1, .maximum = 1e12,
         .peers = {"--profile-step-start --profile-step-end", "", "", "profiling.profile_freq"});
@@ -488,6 +492,7 @@ const std::vector<Field>& fields() {
     add_moe(list);
     add_lora(list);
     add_output(list);
+    add_log(list);
     return list;
   }();
   return table;

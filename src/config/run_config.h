@@ -249,6 +249,7 @@ struct RunConfig {
   struct Log {
     std::int64_t interval_steps = 10;
     bool tensorboard = true;
+    bool report = true;
     std::optional<std::array<std::int64_t, 2>> trace_steps;  ///< first and last step, both included
     std::optional<std::vector<std::string>> command;         ///< program and its arguments
     std::optional<std::string> cluster;  ///< a file, or a name of configs/clusters

@@ -18,6 +18,11 @@ Json time_json(const StepTime& time) {
                       {"optimizer", time.optimizer}};
 }
 
+Json price_json(const PredictedTime& predicted) {
+  return Json::Object{{"device_hour", or_null(predicted.device_hour_price)},
+                      {"kwh", or_null(predicted.kwh_price)}};
+}
+
 }  // namespace
 
 std::string_view name_of(EndReason reason) {
@@ -55,7 +60,8 @@ Json to_json(const StartLine& line) {
     json["predicted"] = Json::Object{{"cluster", line.predicted->cluster},
                                      {"step_seconds", line.predicted->step_seconds},
                                      {"time", time_json(line.predicted->time)},
-                                     {"watts", or_null(line.predicted->watts)}};
+                                     {"watts", or_null(line.predicted->watts)},
+                                     {"price", price_json(*line.predicted)}};
   }
   return json;
 }

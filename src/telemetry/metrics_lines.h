@@ -27,6 +27,8 @@ struct PredictedTime {
   double step_seconds = 0;
   StepTime time;                ///< nobody waits for data; "pipeline" has the bubble
   std::optional<double> watts;  ///< of all nodes, at the site's meter; empty where none are given
+  /// Of a device's hour and of energy; empty where the cluster has none.
+  std::optional<double> device_hour_price, kwh_price;
 };
 
 /// Once for each start of the program.

@@ -24,8 +24,8 @@ Reporter::Reporter(const RunConfig& config, Begin begin, std::int64_t steps_tota
       steps_total_(steps_total),
       first_step_(begin.step),
       metrics_(in_run(config, "metrics.jsonl"), begin.step),
-      plot_(in_run(config, "metrics.jsonl"), in_run(config, "loss.svg"),
-            std::filesystem::path(config.run.directory).filename().string()) {
+      pages_(config.run.directory,
+             config.log.report ? RunPages::Report::kYes : RunPages::Report::kNo) {
   if (config.log.command) {
     command_.emplace(*config.log.command);
     metrics_.also_write_to([this](std::string_view line) { command_->send(line); });
@@ -94,7 +94,7 @@ void Reporter::sample(const SampleLine& line) {
 void Reporter::evaluated() {
   metrics_.flush();
   if (tensorboard_) tensorboard_->flush();
-  plot_.redraw();
+  pages_.redraw();
 }
 
 void Reporter::checkpoint(const CheckpointLine& line) {
@@ -120,7 +120,7 @@ void Reporter::end(EndLine line) {
   metrics_.append(line);
   metrics_.sync();
   if (tensorboard_) tensorboard_->flush();
-  plot_.redraw();
+  pages_.redraw();
   if (command_) command_->close(kCommandPatience);
 }
 

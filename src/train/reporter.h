@@ -4,15 +4,16 @@
 #include <optional>
 
 #include "config/run_config.h"
-#include "telemetry/loss_plot.h"
 #include "telemetry/metrics_command.h"
 #include "telemetry/metrics_file.h"
 #include "telemetry/prediction.h"
+#include "telemetry/run_pages.h"
 #include "telemetry/tensorboard.h"
 
 namespace trireme {
 
-/// All that a run says of its progress: metrics.jsonl, TensorBoard, loss.svg, console. On rank 0.
+/// All that a run says of its progress: metrics.jsonl, TensorBoard, loss.svg, report.html, console.
+/// On rank 0.
 class Reporter {
  public:
   /// Where the run goes on from, zeros for a fresh start.
@@ -44,7 +45,7 @@ class Reporter {
   MetricsFile metrics_;
   std::optional<MetricsCommand> command_;
   std::optional<TensorBoardWriter> tensorboard_;
-  LossPlot plot_;
+  RunPages pages_;
   std::optional<PredictedTime> predicted_;
   StepMeans means_;
   double seconds_ = 0;  // of the steps reported so far

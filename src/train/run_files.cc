@@ -14,6 +14,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/writer.h"
 #include "guard/lock.h"
+#include "telemetry/run_pages.h"
 #include "train/expert_load_record.h"
 #include "train/run_kernels.h"
 
@@ -48,6 +49,7 @@ fs::path foreign_in_run(const RunConfig& config) {
   std::vector<const char*> names = {"config.json", "metrics.jsonl", "loss.svg",
                                     RunKernels::kFileName};
   if (config.model.has_experts()) names.push_back(ExpertLoadRecord::kFileName);
+  if (config.log.report) names.push_back(RunPages::kReportName);
   if (config.log.trace_steps) names.push_back("trace.json");
   for (const char* name : names) {
     const fs::path path = directory / name;
