@@ -462,6 +462,11 @@ void add_log(std::vector<Field>& list) {
         .peers = {"--tensorboard-dir", "tensorboard.enabled", "report_to",
                   "metrics.enable_tensorboard"});
   FIELD(log.report, .text = "Write report.html, a page of all that the run has to show");
+  FIELD(log.prometheus,
+        .text =
+            "For Prometheus: GET /metrics on this port of 127.0.0.1 on rank 0's host (0: a free "
+            "one), and a file for node_exporter's textfile collector, written at each log interval",
+        .default_text = "none", .example = R"({"port": 9400})");
   FIELD(log.trace_steps, .text = "First and last step of a trace.json", .unit = "steps",
         .default_text = "none", .example = "[10, 12]", .minimum = 1, .maximum = 1e12,
         .peers = {"--profile-step-start --profile-step-end", "", "", "profiling.profile_freq"});

@@ -32,9 +32,19 @@ Reporter::Reporter(const RunConfig& config, Begin begin, std::int64_t steps_tota
   }
   if (config.log.tensorboard)
     tensorboard_.emplace(in_run(config, "tensorboard"), begin.step, begin.consumed_samples, world);
+  if (config.log.prometheus) {
+    PrometheusState state;
+    state.run = config.run.directory;
+    state.world = world;
+    state.steps_planned = steps_total;
+    prometheus_.emplace(*config.log.prometheus, std::move(state));
+    if (prometheus_->port() > 0)
+      log_info("for Prometheus: http://127.0.0.1:{}/metrics", prometheus_->port());
+  }
 }
 
 void Reporter::start(const StartLine& line) {
+  if (prometheus_) prometheus_->start(line);
   predicted_ = line.predicted;
   metrics_.append(line);
   metrics_.flush();
@@ -45,6 +55,7 @@ void Reporter::resume(const ResumeLine& line) { metrics_.append(line); }
 void Reporter::step(const StepLine& line) {
   metrics_.append(line);
   if (tensorboard_) tensorboard_->append(line);
+  if (prometheus_) prometheus_->step(line);
   means_.add(line);
   seconds_ += line.step_seconds;
   ++steps_;
@@ -66,9 +77,11 @@ void Reporter::step(const StepLine& line) {
   log_info_text(step_text(shown, steps_total_, left));
   metrics_.flush();
   if (tensorboard_) tensorboard_->flush();
+  if (prometheus_) prometheus_->write_file();
 }
 
 void Reporter::skip(const SkipLine& line) {
+  if (prometheus_) prometheus_->skip();
   metrics_.append(line);
   metrics_.flush();
   if (line.reason == kNoTargets) {
@@ -83,6 +96,7 @@ void Reporter::skip(const SkipLine& line) {
 void Reporter::evaluation(const EvaluationLine& line) {
   metrics_.append(line);
   if (tensorboard_) tensorboard_->append(line);
+  if (prometheus_) prometheus_->evaluation(line);
   log_info_text(evaluation_text(line, steps_total_));
 }
 
@@ -98,6 +112,7 @@ void Reporter::evaluated() {
 }
 
 void Reporter::checkpoint(const CheckpointLine& line) {
+  if (prometheus_) prometheus_->checkpoint(line);
   metrics_.append(line);
   metrics_.flush();
   if (line.error) {

@@ -15,7 +15,7 @@ namespace trireme {
 /// config.json, so that one which ends between the two is no stranger), loss.svg,
 /// kernel_choices.json, expert_load.json of a model with experts, report.html and trace.json where
 /// they are asked for.
-/// A step folder of
+/// The file of log.prometheus is any run's that begins as those do, or empty. A step folder of
 /// checkpoint.directory is ours where it holds something that only a save makes, or nothing but
 /// files that a save keeps (left by a cut removal), or nothing. Other files and empty folders do
 /// not matter.

@@ -113,6 +113,22 @@ TEST(Messages, what_the_contract_has_and_this_version_not_is_told_so) {
   }
 }
 
+TEST(Messages, faults_within_prometheus_name_the_key) {
+  const std::string text =
+      format_problems(load_with({R"(log.prometheus={"port": 70000, "fil": "x"})"}).problems);
+  for (const char* part : {"log.prometheus.port", "an integer from 0 to 65535",
+                           "log.prometheus.fil", "nearest: log.prometheus.file"})
+    EXPECT_TRUE(has(text, part)) << part << "\n" << text;
+  const std::string nothing = format_problems(load_with({"log.prometheus={}"}).problems);
+  EXPECT_TRUE(has(nothing, "port, file or both")) << nothing;
+  for (const char* legal : {R"({"port": 0})", R"({"file": "a.prom"})"}) {
+    const LoadedConfig loaded = load_with({std::string("log.prometheus=") + legal});
+    EXPECT_TRUE(loaded.problems.empty()) << format_problems(loaded.problems);
+    EXPECT_EQ(resolved_json(loaded.config).find("log")->find("prometheus")->dump(),
+              parse_json(legal, "").dump());
+  }
+}
+
 std::string fault_of_file(const char* name, std::string_view text) {
   const TemporaryDirectory folder;
   try {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a run shows: report.html.
+# What a run shows: report.html, Prometheus' text by port and by file.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # ---- report.html
@@ -17,5 +17,60 @@ mkdir own && echo mine >own/report.html
 train base.json --set run.directory=own
 ends_with "a report of somebody else" 2
 check "it stands" same "$(cat own/report.html)" mine
+
+# ---- Prometheus
+# ask PORT REQUEST: what comes back.
+ask() {
+  exec 7<>"/dev/tcp/127.0.0.1/$1" || return 1
+  printf '%b' "$2" >&7
+  cat <&7
+  exec 7>&-
+}
+value() { sed -n "s/^trireme_$1{[^}]*} //p" "$2"; }
+long=(--set run.steps=100000 --set evaluation.batches=1 --set log.interval_steps=5 --set 'log.prometheus={"port": 0, "file": "run.prom"}')
+start served.log "$binary" base.json --set run.directory=served "${long[@]}"
+until_true logged served.log 'for Prometheus: http://127.0.0.1:[0-9]*/metrics'
+port=$(sed -n 's|.*http://127.0.0.1:\([0-9]*\)/metrics.*|\1|p' served.log | head -n 1)
+served() {
+  ask "$port" 'GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n' >answer || return 1
+  local steps
+  steps=$(value steps_total answer)
+  [ "${steps:-0}" -ge 5 ]
+}
+until_true served
+check "the answer is Prometheus' text" grep -q '^Content-Type: text/plain; version=0.0.4' answer
+check "the run is a label" grep -q '^trireme_loss{run="served"} [0-9]' answer
+check "it runs" same "$(value running answer)" 1
+first=$(value last_step_timestamp_seconds answer)
+later() { served && [ "$(value last_step_timestamp_seconds answer)" != "$first" ]; }
+until_true later
+check "the time of the last step goes on" awk -v a="$first" -v b="$(value last_step_timestamp_seconds answer)" 'BEGIN { exit !(b > a) }'
+train base.json --set run.directory=second --set "log.prometheus={\"port\": $port}"
+ends_with "a port that is taken" 3
+says "it names the port" "port $port of 127.0.0.1"
+check "nothing has begun there" lacks "$(cat second/metrics.jsonl 2>/dev/null)" '"kind":"step"'
+exec 8<>"/dev/tcp/127.0.0.1/$port" 9<>"/dev/tcp/127.0.0.1/$port"
+printf 'GET /metr' >&8
+head -c 200000 /dev/urandom >&9 2>/dev/null
+check "strange clients stand in nobody's way" served
+kill -TERM "$job"
+wait "$job"
+code=$?
+exec 8>&- 9>&-
+ends_with "a signal, while clients hold on" 75 served.log
+check "the file says that it has ended" same "$(value running run.prom)" 0
+check "nobody listens" lacks "$(ask "$port" 'GET /metrics HTTP/1.1\r\n\r\n' 2>&1)" 'HTTP/1.1 200'
+check "the file has the last step" same "$(value steps_total run.prom)" "$(steps_of served | tail -n 1 | sed 's/"step":\([0-9]*\).*/\1/')"
+echo mine >other.prom
+train base.json --set run.directory=third --set log.prometheus.file=other.prom
+ends_with "a file of somebody else" 2
+check "that file stands" same "$(cat other.prom)" mine
+train base.json --set run.directory=third --set log.prometheus.file=run.prom --set run.exit_at_step=2
+ends_with "a file of an earlier run" 0
+check "it is written anew" grep -q '^trireme_steps_total{run="third"} 2$' run.prom
+train base.json --set run.directory=fourth --set log.prometheus.file=no/run.prom
+ends_with "a file in no folder" 74
+train base.json --set run.directory=fourth --set log.prometheus='{}'
+ends_with "neither port nor file" 2
 
 finish

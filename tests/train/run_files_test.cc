@@ -66,6 +66,25 @@ TEST_F(RunFiles, a_report_that_is_not_wanted_is_in_nobodys_way) {
   EXPECT_EQ(in_the_way(), "");
 }
 
+TEST_F(RunFiles, a_file_for_prometheus_is_a_runs_or_somebody_elses) {
+  const fs::path file = folder_ / "run.prom";
+  config_.log.prometheus.emplace().file = file.string();
+  EXPECT_EQ(in_the_way(), "");
+  for (const char* ours : {"", "# HELP trireme_info The program of this run.\n"}) {
+    folder_.write("run.prom", ours);
+    EXPECT_EQ(in_the_way(), "") << ours;
+  }
+  for (const char* foreign : {"# HELP node_load1 1m load average.\n", "#", "mine\n"}) {
+    folder_.write("run.prom", foreign);
+    const std::optional<Problem> problem = foreign_file(config_);
+    ASSERT_TRUE(problem) << foreign;
+    EXPECT_EQ(problem->path, "log.prometheus");
+  }
+  fs::remove(file);
+  fs::create_directory(file);
+  EXPECT_TRUE(foreign_file(config_));
+}
+
 TEST_F(RunFiles, a_link_is_somebody_elses_wherever_it_leads) {
   make("run");
   fs::create_symlink("nowhere", folder_ / "run/config.json");
