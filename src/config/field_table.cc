@@ -462,6 +462,10 @@ void add_log(std::vector<Field>& list) {
         .peers = {"--tensorboard-dir", "tensorboard.enabled", "report_to",
                   "metrics.enable_tensorboard"});
   FIELD(log.report, .text = "Write report.html, a page of all that the run has to show");
+  FIELD(log.blocks,
+        .text =
+            "The norms of gradient, weights and update of each block, at each log interval "
+            "(metrics.jsonl, kind blocks)");
   FIELD(log.prometheus,
         .text =
             "For Prometheus: GET /metrics on this port of 127.0.0.1 on rank 0's host (0: a free "

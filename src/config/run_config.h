@@ -257,6 +257,7 @@ struct RunConfig {
     std::int64_t interval_steps = 10;
     bool tensorboard = true;
     bool report = true;
+    bool blocks = false;
     std::optional<Prometheus> prometheus;
     std::optional<std::array<std::int64_t, 2>> trace_steps;  ///< first and last step, both included
     std::optional<std::vector<std::string>> command;         ///< program and its arguments

@@ -125,6 +125,18 @@ Json to_json(const SkipLine& line) {
                       {"tensor", has_place ? Json(line.tensor) : Json()}};
 }
 
+Json to_json(const BlocksLine& line) {
+  Json blocks = Json::array();
+  for (const BlockNorms& block : line.blocks) {
+    blocks.push_back(Json::Object{{"name", block.name},
+                                  {"grad_norm", block.grad_norm},
+                                  {"weight_norm", block.weight_norm},
+                                  {"update_norm", block.update_norm},
+                                  {"update_ratio", block.update_norm / block.weight_norm}});
+  }
+  return Json::Object{{"kind", "blocks"}, {"step", line.step}, {"blocks", std::move(blocks)}};
+}
+
 Json to_json(const ResumeLine& line) {
   return Json::Object{{"kind", "resume"}, {"step", line.step}, {"path", line.path}};
 }

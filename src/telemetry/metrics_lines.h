@@ -103,6 +103,18 @@ struct SkipLine {
   std::string tensor;
 };
 
+/// Norms of the trained parameters of a block; see BlockMeter.
+struct BlockNorms {
+  std::string name;  ///< "embedding", "layer 0", ..., "head"
+  double grad_norm = 0, weight_norm = 0, update_norm = 0;
+};
+
+/// Of log.blocks: a step whose update was looked at.
+struct BlocksLine {
+  std::int64_t step = 0;
+  std::vector<BlockNorms> blocks;
+};
+
 struct ResumeLine {
   std::int64_t step = 0;
   std::string path;
@@ -139,6 +151,7 @@ Json to_json(const EvaluationLine& line);
 Json to_json(const SampleLine& line);
 Json to_json(const CheckpointLine& line);
 Json to_json(const SkipLine& line);
+Json to_json(const BlocksLine& line);
 Json to_json(const ResumeLine& line);
 Json to_json(const EndLine& line);
 

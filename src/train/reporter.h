@@ -30,6 +30,7 @@ class Reporter {
   /// Console and flush at each log interval and the last step, with rates since the last line.
   void step(const StepLine& line);
   void skip(const SkipLine& line);
+  void blocks(const BlocksLine& line) { metrics_.append(line); }
   void evaluation(const EvaluationLine& line);
   void sample(const SampleLine& line);
   /// The last line of an evaluation has come.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a run shows: report.html, Prometheus' text by port and by file.
+# What a run shows: report.html, Prometheus' text by port and by file, norms of blocks.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # ---- report.html
@@ -73,4 +73,53 @@ ends_with "a file in no folder" 74
 train base.json --set run.directory=fourth --set log.prometheus='{}'
 ends_with "neither port nor file" 2
 
+# ---- Norms of blocks
+blocks_of() { grep '"kind":"blocks"' "$1/metrics.jsonl"; }
+# blocks WHAT RANKS DIRECTORY OPTIONS...
+blocks() {
+  local what=$1 n=$2
+  ranks "$n" base.json --set log.interval_steps=4 --set log.blocks=true --set run.steps=10 --set batch.micro=1 \
+    --set run.directory="$3" "${@:4}"
+  ends_with "$what" 0
+  check "$what: lines at each interval and the end" \
+    same "$(blocks_of "$3" | sed 's/.*"step":\([0-9]*\).*/\1/' | tr '\n' ' ')" "4 8 10 "
+}
+rm -rf run
+train base.json --set run.steps=10 --set batch.micro=1 --set run.directory=plain
+blocks "one rank" 1 one
+check "blocks change no step" same "$(steps_of one)" "$(steps_of plain)"
+check "blocks change no tensor" same "$(tensors_of "$(folder_of one 10)")" "$(tensors_of "$(folder_of plain 10)")"
+check "each block of the model has its norms" same "$(blocks_of one | head -n 1 | grep -o '"name":"[^"]*"' | tr '\n' ' ')" \
+  '"name":"embedding" "name":"layer 0" "name":"layer 1" "name":"head" '
+# Together they are the norm of all gradients.
+together() {
+  blocks_of "$1" | head -n 1 | grep -o '"grad_norm":[^,]*' | cut -d: -f2 | awk '{ s += $1 * $1 } END { printf "%.9g", sqrt(s) }'
+}
+check "together they are the gradient norm" same "$(together one)" \
+  "$(steps_of one | sed -n 's/^"step":4,.*"grad_norm":\([^,]*\).*/\1/p' | awk '{ printf "%.9g", $1 }')"
+check "a ratio is the update over the weights" awk -v r="$(number update_ratio <(blocks_of one))" \
+  -v u="$(number update_norm <(blocks_of one))" -v w="$(number weight_norm <(blocks_of one))" \
+  'BEGIN { exit !(r > 0 && (r - u / w) ^ 2 < 1e-20) }'
+# The same bits wherever the gradients have the same.
+same_blocks() { check "$1" same "$(blocks_of "$2")" "$(blocks_of "$3")"; }
+blocks "pipeline" 2 pipeline --set parallel.pipeline=2
+same_blocks "a pipeline has the bits of one rank" pipeline one
+for stage in 0 1 2 3; do blocks "ZeRO $stage" 2 zero$stage --set parallel.zero_stage=$stage --set batch.accumulation=1 --set batch.global=2; done
+for stage in 1 2 3; do same_blocks "ZeRO $stage has the bits of ZeRO 0" zero$stage zero0; done
+blocks "tied, pipeline" 2 tied2 --set parallel.pipeline=2 --set model.tie_word_embeddings=true
+blocks "tied" 1 tied1 --set model.tie_word_embeddings=true
+same_blocks "tied ends have the bits of one rank" tied2 tied1
+blocks "speculative steps" 2 ahead --set parallel.pipeline=2 --set parallel.speculative_step=true --set optimizer.clip_grad_norm=1000
+blocks "no speculative steps" 2 behind --set parallel.pipeline=2 --set optimizer.clip_grad_norm=1000
+same_blocks "steps that run ahead have the same" ahead behind
+# Rows of another cut have other trees of sums.
+blocks "tensor" 2 tensor --set parallel.tensor=2
+for key in grad_norm weight_norm update_norm; do
+  check "tensor: $key" awk -v k=$key 'NR == FNR { e[FNR] = $1; next } { d = $1 / e[FNR] - 1; if (d * d > 1e-6) exit 1; ++n } END { exit n != 12 }' \
+    <(blocks_of one | grep -o "\"$key\":[^,]*" | cut -d: -f2) <(blocks_of tensor | grep -o "\"$key\":[^,]*" | cut -d: -f2)
+done
+rm -rf run
+train base.json --set log.interval_steps=4 --set log.blocks=true --set run.steps=10 --set batch.micro=1 --set run.exit_at_step=6
+train base.json --set log.interval_steps=4 --set log.blocks=true --set run.steps=10 --set batch.micro=1
+same_blocks "a resumed run has those of one that was not stopped" run one
 finish
