@@ -21,7 +21,7 @@ std::string svg_of(const Comparison& comparison) {
         std::filesystem::path(comparison.runs[i].directory) / "metrics.jsonl";
     NamedCurves run{names[i], {}};
     if (is_there(metrics)) {
-      LossHistory history(metrics);
+      RunHistory history(metrics);
       history.refresh();
       run.curves = history.curves();
     }

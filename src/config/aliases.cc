@@ -94,6 +94,7 @@ constexpr Alias kMore[] = {
     {"pp", "parallel.pipeline"},
     {"pp_size", "parallel.pipeline"},
     {"profiling", "log.trace_steps"},
+    {"prometheus", "log.prometheus"},
     {"random_seed", "run.seed"},
     {"resume", "run.resume"},
     {"save_best", "checkpoint.keep_best"},

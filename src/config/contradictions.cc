@@ -37,6 +37,7 @@ class Checker {
     check_schedule();
     check_precision();
     check_trace();
+    check_prometheus();
     check_staging();
     check_watching();
     check_lora();
@@ -145,6 +146,13 @@ class Checker {
     const auto& steps = loaded_.config.log.trace_steps;
     if (steps && (*steps)[0] > (*steps)[1]) {
       report("log.trace_steps", "[first, last] with first <= last", "ends before it begins");
+    }
+  }
+
+  void check_prometheus() {
+    const auto& prometheus = loaded_.config.log.prometheus;
+    if (prometheus && !prometheus->port && !prometheus->file) {
+      report("log.prometheus", "port, file or both, or leave it out", "says nothing of where");
     }
   }
 

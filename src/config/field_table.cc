@@ -452,12 +452,25 @@ void add_output(std::vector<Field>& list) {
   FIELD(evaluation.stop_after,
         .text = "Save and end after so many evaluations in a row without a better loss; 0: never",
         .unit = "evaluations", .maximum = 1e9, .peers = {"", "", "early_stopping_patience", ""});
+}
+
+void add_log(std::vector<Field>& list) {
   FIELD(log.interval_steps, .text = "A line on the console every so many steps", .unit = "steps",
         .minimum = 1,
         .peers = {"--log-interval", "steps_per_print", "logging_steps", "metrics.log_freq"});
   FIELD(log.tensorboard, .text = "Write TensorBoard event files",
         .peers = {"--tensorboard-dir", "tensorboard.enabled", "report_to",
                   "metrics.enable_tensorboard"});
+  FIELD(log.report, .text = "Write report.html, a page of all that the run has to show");
+  FIELD(log.blocks,
+        .text =
+            "The norms of gradient, weights and update of each block, at each log interval "
+            "(metrics.jsonl, kind blocks)");
+  FIELD(log.prometheus,
+        .text =
+            "For Prometheus: GET /metrics on this port of 127.0.0.1 on rank 0's host (0: a free "
+            "one), and a file for node_exporter's textfile collector, written at each log interval",
+        .default_text = "none", .example = R"({"port": 9400})");
   FIELD(log.trace_steps, .text = "First and last step of a trace.json", .unit = "steps",
         .default_text = "none", .example = "[10, 12]", .minimum = 1, .maximum = 1e12,
         .peers = {"--profile-step-start --profile-step-end", "", "", "profiling.profile_freq"});
@@ -488,6 +501,7 @@ const std::vector<Field>& fields() {
     add_moe(list);
     add_lora(list);
     add_output(list);
+    add_log(list);
     return list;
   }();
   return table;

@@ -89,11 +89,13 @@ Json list_schema(Json items, std::size_t count) {
       {"type", "array"}, {"items", std::move(items)}, {"minItems", size}, {"maxItems", size}};
 }
 
-// ---- precision.fp8
+// ---- precision.fp8, log.prometheus
 
 namespace {
 
-/// Its keys, each read like a field of that type.
+constexpr std::string_view path_of(const Fp8Precision&) { return "precision.fp8"; }
+constexpr std::string_view path_of(const Prometheus&) { return "log.prometheus"; }
+
 template <class F>
 void for_each_key(Fp8Precision& fp8, const F& visit) {
   FieldRow gradients;
@@ -106,28 +108,39 @@ void for_each_key(Fp8Precision& fp8, const F& visit) {
   visit("bf16_layers", layers, fp8.bf16_layers);
 }
 
+template <class F>
+void for_each_key(Prometheus& prometheus, const F& visit) {
+  FieldRow port;
+  port.minimum = 0;
+  port.maximum = 65535;
+  port.plain = true;
+  visit("port", port, prometheus.port);
+  visit("file", FieldRow(), prometheus.file);
+}
+
 template <class T>
 using CodecOf = Codec<std::remove_cvref_t<T>>;
 
 }  // namespace
 
-std::vector<std::string> Codec<Fp8Precision>::words(const FieldRow&) { return {}; }
-
-Json Codec<Fp8Precision>::schema(const FieldRow&) {
+template <class T>
+Json ObjectCodec<T>::schema(const FieldRow&) {
   Json json = typed_schema("object"), keys = Json::object();
-  Fp8Precision defaults;
+  T defaults;
   for_each_key(defaults, [&](const char* key, const FieldRow& row, auto& member) {
     keys[key] = CodecOf<decltype(member)>::schema(row);
-    keys[key]["default"] = CodecOf<decltype(member)>::read(member);
+    const Json value = CodecOf<decltype(member)>::read(member);
+    if (!value.is_null()) keys[key]["default"] = value;
   });
   json["properties"] = std::move(keys);
   json["additionalProperties"] = false;
   return json;
 }
 
-std::string Codec<Fp8Precision>::legal(const FieldRow&) {
+template <class T>
+std::string ObjectCodec<T>::legal(const FieldRow&) {
   std::string text;
-  Fp8Precision scratch;
+  T scratch;
   for_each_key(scratch, [&](const char* key, const FieldRow& row, auto& member) {
     text += fmt::format("{}{}: {}", text.empty() ? "an object of " : "; ", key,
                         CodecOf<decltype(member)>::legal(row));
@@ -135,27 +148,29 @@ std::string Codec<Fp8Precision>::legal(const FieldRow&) {
   return text;
 }
 
-bool Codec<Fp8Precision>::assign(const Json& json, const FieldRow&, Fp8Precision& out) {
+template <class T>
+bool ObjectCodec<T>::assign(const Json& json, const FieldRow&, T& out) {
   if (!json.is_object()) return false;
-  Fp8Precision fp8;
+  T object;
   std::size_t read = 0;
   bool legal = true;
-  for_each_key(fp8, [&](const char* key, const FieldRow& row, auto& member) {
+  for_each_key(object, [&](const char* key, const FieldRow& row, auto& member) {
     const Json* value = json.find(key);
     if (value == nullptr) return;
     ++read;
     legal = legal && CodecOf<decltype(member)>::assign(*value, row, member);
   });
   if (!legal || read != json.as_object().size()) return false;
-  out = fp8;
+  out = object;
   return true;
 }
 
-std::vector<Problem> Codec<Fp8Precision>::faults_within(const Json& json) {
+template <class T>
+std::vector<Problem> ObjectCodec<T>::faults_within(const Json& json) {
   std::vector<Problem> problems;
   std::vector<std::string> keys;
   std::string list;
-  Fp8Precision scratch;
+  T scratch;
   for_each_key(scratch, [&](const char* key, const FieldRow& row, auto& member) {
     using C = CodecOf<decltype(member)>;
     keys.emplace_back(key);
@@ -164,26 +179,32 @@ std::vector<Problem> Codec<Fp8Precision>::faults_within(const Json& json) {
     if (value == nullptr || C::assign(*value, row, member)) return;
     const std::string word = value->is_string() ? value->as_string() : "";
     const std::string nearest = nearest_word(word, C::words(row)).value_or("");
-    problems.push_back({fmt::format("precision.fp8.{}", key), shown(*value), C::legal(row),
+    problems.push_back({fmt::format("{}.{}", path_of(scratch), key), shown(*value), C::legal(row),
                         nearest.empty() ? "" : '"' + nearest + '"', "has no legal form"});
   });
   for (const auto& [key, value] : json.as_object()) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
     const std::string nearest = nearest_word(key, keys).value_or("");
-    problems.push_back({fmt::format("precision.fp8.{}", key), shown(value), list,
-                        nearest.empty() ? "" : "precision.fp8." + nearest, kUnknownKey});
+    problems.push_back({fmt::format("{}.{}", path_of(scratch), key), shown(value), list,
+                        nearest.empty() ? "" : fmt::format("{}.{}", path_of(scratch), nearest),
+                        kUnknownKey});
   }
   return problems;
 }
 
-Json Codec<Fp8Precision>::read(const Fp8Precision& value) {
+template <class T>
+Json ObjectCodec<T>::read(const T& value) {
   Json json = Json::object();
-  Fp8Precision fp8 = value;
-  for_each_key(fp8, [&](const char* key, const FieldRow&, auto& member) {
-    json[key] = CodecOf<decltype(member)>::read(member);
+  T object = value;
+  for_each_key(object, [&](const char* key, const FieldRow&, auto& member) {
+    const Json own = CodecOf<decltype(member)>::read(member);
+    if (!own.is_null()) json[key] = own;
   });
   return json;
 }
+
+template struct ObjectCodec<Fp8Precision>;
+template struct ObjectCodec<Prometheus>;
 
 // ---- run.resume
 

@@ -200,6 +200,10 @@ struct Codec<std::optional<T>> {
   static Json read(const std::optional<T>& value) {
     return value ? Codec<T>::read(*value) : Json();
   }
+  static std::vector<Problem> faults_within(const Json& json) requires requires {
+    Codec<T>::faults_within(json);
+  }
+  { return Codec<T>::faults_within(json); }
 };
 
 template <class T, std::size_t kCount>
@@ -242,15 +246,20 @@ TRIREME_DECLARE_CODEC(std::vector<std::string>);  // row.minimum: least number o
 TRIREME_DECLARE_CODEC(std::vector<std::int64_t>);
 #undef TRIREME_DECLARE_CODEC
 
-/// An object with keys of its own.
-template <>
-struct Codec<Fp8Precision> {
-  static std::vector<std::string> words(const FieldRow& row);
-  static Json schema(const FieldRow& row);
-  static std::string legal(const FieldRow& row);
-  static bool assign(const Json& json, const FieldRow& row, Fp8Precision& out);
-  static Json read(const Fp8Precision& value);
+/// Of a struct that is an object with keys of its own, each read like a field of that type; faults
+/// are those of the keys.
+template <class T>
+struct ObjectCodec {
+  static std::vector<std::string> words(const FieldRow&) { return {}; }
+  static Json schema(const FieldRow&);
+  static std::string legal(const FieldRow&);
+  static bool assign(const Json& json, const FieldRow& row, T& out);
+  static Json read(const T& value);
   static std::vector<Problem> faults_within(const Json& json);
 };
+template <>
+struct Codec<Fp8Precision> : ObjectCodec<Fp8Precision> {};
+template <>
+struct Codec<Prometheus> : ObjectCodec<Prometheus> {};
 
 }  // namespace trireme

@@ -60,6 +60,13 @@ struct ValidationSets {
   friend bool operator==(const ValidationSets&, const ValidationSets&) = default;
 };
 
+/// What Prometheus reads of a run; one of them at least.
+struct Prometheus {
+  std::optional<std::int64_t> port;  ///< of 127.0.0.1; 0: the system chooses
+  std::optional<std::string> file;   ///< for the textfile collector
+  friend bool operator==(const Prometheus&, const Prometheus&) = default;
+};
+
 /// How products of layers go to fp8. Scales are those of the current values: one for a whole
 /// tensor, or for 1 x 128 of activations and gradients and 128 x 128 of weights (DeepSeek-V3).
 struct Fp8Precision {
@@ -249,6 +256,9 @@ struct RunConfig {
   struct Log {
     std::int64_t interval_steps = 10;
     bool tensorboard = true;
+    bool report = true;
+    bool blocks = false;
+    std::optional<Prometheus> prometheus;
     std::optional<std::array<std::int64_t, 2>> trace_steps;  ///< first and last step, both included
     std::optional<std::vector<std::string>> command;         ///< program and its arguments
     std::optional<std::string> cluster;  ///< a file, or a name of configs/clusters

@@ -65,19 +65,35 @@ Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store
     tensor.gradient_slots = store.gradients().slots(index);
     tensor.weight_decay = param.decay ? config.weight_decay : 0;
     tensors_.push_back(tensor);
+    indices_.push_back(index);
   }
 }
 
-void Optimizer::step(Context& context, double lr, double gradient_scale, Undo undo) {
-  const bool keeps = undo == Undo::kPossible;
-  if (keeps) kept_updates_ = applied_updates_;
+AdamWScalars Optimizer::next_scalars(double lr, double gradient_scale) {
   ++applied_updates_;
   AdamWScalars scalars;
   scalars.lr = lr;
   scalars.bias_correction1 = 1 - std::pow(constants_.beta1, static_cast<double>(applied_updates_));
   scalars.bias_correction2 = 1 - std::pow(constants_.beta2, static_cast<double>(applied_updates_));
   scalars.gradient_scale = static_cast<float>(gradient_scale);
+  return scalars;
+}
+
+void Optimizer::step(Context& context, double lr, double gradient_scale, Undo undo) {
+  const bool keeps = undo == Undo::kPossible;
+  if (keeps) kept_updates_ = applied_updates_;
+  const AdamWScalars scalars = next_scalars(lr, gradient_scale);
   adamw_update(context, keeps ? undoable_ : tensors_, constants_, scalars);
+}
+
+void Optimizer::step(Context& context, double lr, double gradient_scale, BlockMeter& meter) {
+  const AdamWScalars scalars = next_scalars(lr, gradient_scale);
+  meter.clear();
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    meter.measure(context, indices_[i], tensors_[i], [&](const AdamWTensor& rows) {
+      adamw_update(context, {&rows, 1}, constants_, scalars);
+    });
+  }
 }
 
 void Optimizer::allow_undo(const ParamStore& store, Device device) {

@@ -8,6 +8,7 @@
 #include "comm/communicator.h"
 #include "config/run_config.h"
 #include "kernels/adamw/adamw.h"
+#include "optim/block_meter.h"
 #include "store/param_store.h"
 
 namespace trireme {
@@ -34,6 +35,9 @@ class Optimizer {
   enum class Undo : std::uint8_t { kImpossible, kPossible };
   void step(Context& context, double lr, double gradient_scale, Undo undo = Undo::kImpossible);
 
+  /// The same update, with the same bits, of which `meter` learns what it is and does.
+  void step(Context& context, double lr, double gradient_scale, BlockMeter& meter);
+
   /// Takes the memory of copies.
   void allow_undo(const ParamStore& store, Device device);
   static std::int64_t undo_bytes(const std::vector<ParamMeta>& params, const StoreLayout& layout);
@@ -45,8 +49,12 @@ class Optimizer {
   void set_applied_updates(std::int64_t count) { applied_updates_ = count; }
 
  private:
+  /// Of one update more.
+  AdamWScalars next_scalars(double lr, double gradient_scale);
+
   AdamWConstants constants_;
   std::vector<AdamWTensor> tensors_, undoable_;  // the same, with places in kept_
+  std::vector<ParamIndex> indices_;              // of each of tensors_
   std::int64_t applied_updates_ = 0;
   Buffer kept_;
   std::int64_t kept_updates_ = 0;  ///< applied_updates_ of then

@@ -216,6 +216,7 @@ MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, St
   request.part = part_of_rank(config, run, rank, purpose);
   request.dispatch = config.moe.dispatch;
   request.speculative_step = config.parallel.speculative_step;
+  request.log_blocks = config.log.blocks;
   request.nccl_max_ctas = config.parallel.nccl_max_ctas;
   if (purpose != StagePurpose::kEvaluation)
     request.saving_max = saving_memory_max(config.checkpoint);
@@ -306,6 +307,7 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
     memory.buffers +=
         PartialGradients::bytes_of(params, gradients, of, request.part.cut.sequence_parallel);
   }
+  if (request.log_blocks) memory.buffers += BlockMeter::buffer_bytes(params, gradients);
   if (request.speculative_step) memory.undo = Optimizer::undo_bytes(params, gradients);
   if (request.saving_max == 0) return memory;
   const State saved = state_boxes(params, contents.states, distribution);

@@ -26,9 +26,9 @@ struct RankMemory {
   /// A copy of what an update changes, for parallel.speculative_step.
   std::int64_t undo = 0;
   /// Token batches of the loader (two steps, or four where they run ahead), rotary tables, staging
-  /// of sums and gathers, gathered weights, keys and values of evaluation.samples; on the CPU also
-  /// staging of transfers within a host, and `saving`; on GPUs scratch of ops, and staging of sums
-  /// in rank order.
+  /// of sums and gathers, gathered weights, keys and values of evaluation.samples, what log.blocks
+  /// looks at; on the CPU also staging of transfers within a host, and `saving`; on GPUs scratch of
+  /// ops, and staging of sums in rank order.
   std::int64_t buffers = 0;
   /// On GPUs: what NCCL takes for its connections, as it is known of NCCL 2.2x
   /// (comm/gpu_channel.h).
@@ -58,6 +58,7 @@ struct MemoryRequest {
   std::int64_t saving_max = 0;     ///< bounds RankMemory::saving
   DispatchMethod dispatch = DispatchMethod::kAllToAll;
   bool speculative_step = false;
+  bool log_blocks = false;
   std::int64_t nccl_max_ctas = 0;
 };
 RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& request);

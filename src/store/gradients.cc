@@ -160,13 +160,17 @@ TensorView Gradients::counted(ParamIndex index) const {
     nothing.set(0, 0);
     return {memory_.view().data, DType::kF32, nothing};
   }
+  const TensorView mine = in_rows(index) ? rows_->looked_up() : owned(index);
+  const Slice rows = counted_rows(index, mine.shape[0]);
+  return mine.rows(rows.begin, rows.size);
+}
+
+Slice Gradients::counted_rows(ParamIndex index, std::int64_t rows) const {
+  if (param(index).shares != kNoParam || param(index).tied_rank.index > 0) return {0, 0};
   const Distribution& ranks = layout_.distribution(index);
   const int same_part = param(index).cut.replicas(ranks.tensor.extent);
-  const TensorView mine = in_rows(index) ? rows_->looked_up() : owned(index);
-  const Slice rows =
-      even_slice(mine.shape[0], same_part * ranks.replica.extent,
-                 ranks.tensor.index % same_part * ranks.replica.extent + ranks.replica.index);
-  return mine.rows(rows.begin, rows.size);
+  return even_slice(rows, same_part * ranks.replica.extent,
+                    ranks.tensor.index % same_part * ranks.replica.extent + ranks.replica.index);
 }
 
 ConstTensorView Gradients::written(ParamIndex index) const {

@@ -59,6 +59,8 @@ class Gradients {
   [[nodiscard]] ConstTensorView slots(ParamIndex index) const;
   /// Of these the rows that this rank counts in sums over all ranks: each element counts once.
   [[nodiscard]] TensorView counted(ParamIndex index) const;
+  /// The same of the owned rows of its value, of which there are `rows`.
+  [[nodiscard]] Slice counted_rows(ParamIndex index, std::int64_t rows) const;
   /// What may not be zero: all of it, or the rows that were looked up.
   [[nodiscard]] ConstTensorView written(ParamIndex index) const;
   /// That which is row-sparse; null where there is none. It is of block 0.

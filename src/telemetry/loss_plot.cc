@@ -4,56 +4,25 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <optional>
 
-#include "base/file.h"
-#include "base/log.h"
 #include "telemetry/plot_axis.h"
+#include "telemetry/svg_painter.h"
 
 namespace trireme {
 
 namespace {
 
-constexpr double kWidth = 760, kHeight = 440;
 constexpr double kLeft = 74, kRight = 738, kTop = 44, kBottom = 386;
+constexpr PlotFrame kFrame = {760, 440, kLeft, kRight, kTop, kBottom};
 constexpr double kLogFactorTokens = 1000, kLogFactorLoss = 100;
 constexpr double kMeanPixels = 3;  // width of a bin of the mean line
 constexpr std::string_view kTrainingColour = "#1f4e9c", kEachStepColour = "#a9c1e8";
 // Of validation sets in turns; apart in lightness too, for who sees no colours.
 constexpr std::string_view kValidationColours[] = {"#d9591a", "#2a8f5b", "#8e3fa8", "#b8860b",
                                                    "#4d4d4d"};
-constexpr std::string_view kRestartColour = "#6b6b6b", kSkipColour = "#c1121f";
-
-struct Pixel {
-  double x, y;
-};
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        // XML 1.0 has no way to write other control characters.
-        if (static_cast<unsigned char>(c) >= 0x20) out += c;
-    }
-  }
-  return out;
-}
 
 std::string_view colour_of_set(std::size_t index) {
   return kValidationColours[index % std::size(kValidationColours)];
@@ -128,94 +97,6 @@ Axis loss_axis(Range range) {
   return {low, range.high + margin, AxisScale::kLinear, kBottom, kTop};
 }
 
-class SvgPainter {
- public:
-  explicit SvgPainter(std::string_view title);
-  void axes(const Axis& tokens, const Axis& loss);
-  void line(const std::vector<Pixel>& points, std::string_view colour, double width);
-  void circle(Pixel at, double radius, std::string_view colour);
-  void vertical(double x, double y0, double y1, std::string_view style);
-  void triangle(Pixel top, std::string_view colour);
-  void text(Pixel at, std::string_view style, std::string_view content);
-  void box(Pixel corner, Pixel size, std::string_view style);
-  std::string finish() { return out_ + "</g>\n</svg>\n"; }
-
- private:
-  std::string out_;
-};
-
-SvgPainter::SvgPainter(std::string_view title) {
-  out_ = fmt::format(
-      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
-      "{1}\" role=\"img\">\n"
-      "<title>{2}</title>\n<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n"
-      "<g font-family=\"Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif\" "
-      "font-size=\"13\" fill=\"#222222\">\n",
-      kWidth, kHeight, escaped(title));
-  text({kLeft, 26}, "font-size=\"15\" font-weight=\"bold\"", title);
-}
-
-void SvgPainter::text(Pixel at, std::string_view style, std::string_view content) {
-  out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", at.x, at.y, style,
-                      escaped(content));
-}
-
-void SvgPainter::vertical(double x, double y0, double y1, std::string_view style) {
-  out_ += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" {3}/>\n",
-                      x, y0, y1, style);
-}
-
-void SvgPainter::box(Pixel corner, Pixel size, std::string_view style) {
-  out_ += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" {}/>\n",
-                      corner.x, corner.y, size.x, size.y, style);
-}
-
-void SvgPainter::circle(Pixel at, double radius, std::string_view colour) {
-  out_ += fmt::format(
-      "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" fill=\"#ffffff\" stroke=\"{}\" "
-      "stroke-width=\"1.6\"/>\n",
-      at.x, at.y, radius, colour);
-}
-
-void SvgPainter::triangle(Pixel top, std::string_view colour) {
-  out_ += fmt::format("<path d=\"M{:.1f} {:.1f}l4 7h-8z\" fill=\"{}\"/>\n", top.x, top.y, colour);
-}
-
-void SvgPainter::line(const std::vector<Pixel>& points, std::string_view colour, double width) {
-  if (points.size() < 2) return;
-  out_ += fmt::format(
-      "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-linejoin=\"round\" "
-      "stroke-linecap=\"round\" points=\"",
-      colour, width);
-  for (const Pixel& point : points) out_ += fmt::format("{:.1f},{:.1f} ", point.x, point.y);
-  out_.back() = '"';
-  out_ += "/>\n";
-}
-
-void SvgPainter::axes(const Axis& tokens, const Axis& loss) {
-  constexpr std::string_view kGrid = "stroke=\"#e4e4e4\" stroke-width=\"1\"";
-  for (const Tick& tick : tokens.ticks(7, TickLabels::kCount)) {
-    const double x = tokens.pixel(tick.value);
-    vertical(x, kTop, kBottom, kGrid);
-    vertical(x, kBottom, kBottom + 4, "stroke=\"#222222\"");
-    text({x, kBottom + 19}, "text-anchor=\"middle\"", tick.label);
-  }
-  for (const Tick& tick : loss.ticks(6, TickLabels::kDecimal)) {
-    const double y = loss.pixel(tick.value);
-    out_ += fmt::format("<path d=\"M{} {:.1f}H{}\" {}/>\n", kLeft, y, kRight, kGrid);
-    out_ += fmt::format("<path d=\"M{} {:.1f}h-4\" stroke=\"#222222\"/>\n", kLeft, y);
-    text({kLeft - 8, y + 4.5}, "text-anchor=\"end\"", tick.label);
-  }
-  out_ += fmt::format(
-      "<path d=\"M{0} {1}V{2}H{3}\" fill=\"none\" stroke=\"#222222\" stroke-width=\"1.2\"/>\n",
-      kLeft, kTop, kBottom, kRight);
-  text({(kLeft + kRight) / 2, kHeight - 14}, "text-anchor=\"middle\"", "tokens");
-  text({18, (kTop + kBottom) / 2},
-       fmt::format("text-anchor=\"middle\" transform=\"rotate(-90 18 {})\"", (kTop + kBottom) / 2),
-       "loss (nats per token)");
-}
-
 /// The runs of finite points, as pixels. Where several fall into one pixel column, the first, the
 /// lowest, the highest and the last stay, in their order.
 std::vector<std::vector<Pixel>> thinned(const std::vector<LossPoint>& points, const Axis& tokens,
@@ -286,7 +167,7 @@ void draw_training(SvgPainter& svg, const LossCurves& curves, const Axis& tokens
     if (line.size() == 1) svg.circle(line.front(), 2, kTrainingColour);
   }
   if (dense) svg.line(means, kTrainingColour, 1.8);
-  double marked = -kWidth;
+  double marked = -kFrame.width;
   for (const LossPoint& point : curves.training) {
     const double x = tokens.pixel(point.tokens);
     if (!(point.loss > loss.high()) || x - marked < 6) continue;
@@ -304,7 +185,7 @@ void draw_validation(SvgPainter& svg, const ValidationCurve& curve, std::string_
   }
   svg.line(points, colour, 1.6);
   // Markers that would cover each other hide the line: leave some out, never the last.
-  double marked = -kWidth;
+  double marked = -kFrame.width;
   for (std::size_t i = 0; i < points.size(); ++i) {
     if (i + 1 < points.size() && points[i].x - marked < 7) continue;
     svg.circle(points[i], 3.2, colour);
@@ -374,20 +255,13 @@ std::string loss_svg(const LossCurves& curves, std::string_view title) {
   const Axis tokens = tokens_axis(curves), loss = loss_axis(loss_range(curves));
   const bool dense = static_cast<double>(curves.training.size()) >
                      1.5 * static_cast<double>(mean_line(curves.training, tokens, loss).size());
-  SvgPainter svg(title);
-  svg.axes(tokens, loss);
-  for (const double restart : curves.restarts) {
-    svg.vertical(
-        tokens.pixel(restart), kTop, kBottom,
-        fmt::format("stroke=\"{}\" stroke-width=\"1.2\" stroke-dasharray=\"4 3\"", kRestartColour));
-  }
+  SvgPainter svg(kFrame, title);
+  svg.axes(tokens, loss, "loss (nats per token)");
+  for (const double restart : curves.restarts) svg.restart(tokens.pixel(restart));
   draw_training(svg, curves, tokens, loss, dense);
   for (std::size_t i = 0; i < curves.validation.size(); ++i)
     draw_validation(svg, curves.validation[i], colour_of_set(i), tokens, loss);
-  for (const double skip : curves.skips) {
-    svg.vertical(tokens.pixel(skip), kBottom - 9, kBottom,
-                 fmt::format("stroke=\"{}\" stroke-width=\"1.6\"", kSkipColour));
-  }
+  for (const double skip : curves.skips) svg.skip(tokens.pixel(skip));
   if (curves.training.empty() && curves.validation.empty()) {
     svg.text({(kLeft + kRight) / 2, (kTop + kBottom) / 2},
              "text-anchor=\"middle\" fill=\"#777777\"", "no steps yet");
@@ -454,8 +328,8 @@ std::string comparison_svg(std::span<const NamedCurves> runs, std::string_view t
     range = range ? Range{std::min(range->low, own.low), std::max(range->high, own.high)} : own;
   }
   const Axis tokens = tokens_axis(all), loss = loss_axis(range.value_or(Range{0, 1}));
-  SvgPainter svg(title);
-  svg.axes(tokens, loss);
+  SvgPainter svg(kFrame, title);
+  svg.axes(tokens, loss, "loss (nats per token)");
   for (std::size_t i = 0; i < runs.size(); ++i)
     draw_run(svg, runs[i].curves, kRunColours[i % std::size(kRunColours)], tokens, loss);
   if (!range)
@@ -463,18 +337,6 @@ std::string comparison_svg(std::span<const NamedCurves> runs, std::string_view t
              "text-anchor=\"middle\" fill=\"#777777\"", "no steps yet");
   draw_names(svg, runs);
   return svg.finish();
-}
-
-bool LossPlot::redraw() noexcept {
-  try {
-    history_.refresh();
-    write_file_atomically(svg_path_, loss_svg(history_.curves(), title_));
-    return true;
-  } catch (const std::exception& fault) {
-    if (!warned_) log_warning("{} (the plot is not redrawn; training goes on)", fault.what());
-    warned_ = true;
-    return false;
-  }
 }
 
 }  // namespace trireme

@@ -1,12 +1,11 @@
 #pragma once
 // loss.svg: training and validation loss over tokens as one would put it in a paper.
 
-#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "telemetry/loss_history.h"
+#include "telemetry/run_history.h"
 
 namespace trireme {
 
@@ -24,22 +23,5 @@ struct NamedCurves {
 /// The curves of several runs: a colour each, mean training loss as a line, validation as circles
 /// on a thin one; names and last losses beside. Axes as above.
 std::string comparison_svg(std::span<const NamedCurves> runs, std::string_view title);
-
-class LossPlot {
- public:
-  LossPlot(std::filesystem::path metrics_path, std::filesystem::path svg_path, std::string title)
-      : history_(std::move(metrics_path)),
-        svg_path_(std::move(svg_path)),
-        title_(std::move(title)) {}
-  /// Reads on in the metrics (flush them first) and replaces the file atomically. A failure is
-  /// warned of once and gives false: a plot never ends a run.
-  bool redraw() noexcept;
-
- private:
-  LossHistory history_;
-  std::filesystem::path svg_path_;
-  std::string title_;
-  bool warned_ = false;
-};
 
 }  // namespace trireme

@@ -18,6 +18,11 @@ Json time_json(const StepTime& time) {
                       {"optimizer", time.optimizer}};
 }
 
+Json price_json(const PredictedTime& predicted) {
+  return Json::Object{{"device_hour", or_null(predicted.device_hour_price)},
+                      {"kwh", or_null(predicted.kwh_price)}};
+}
+
 }  // namespace
 
 std::string_view name_of(EndReason reason) {
@@ -55,7 +60,8 @@ Json to_json(const StartLine& line) {
     json["predicted"] = Json::Object{{"cluster", line.predicted->cluster},
                                      {"step_seconds", line.predicted->step_seconds},
                                      {"time", time_json(line.predicted->time)},
-                                     {"watts", or_null(line.predicted->watts)}};
+                                     {"watts", or_null(line.predicted->watts)},
+                                     {"price", price_json(*line.predicted)}};
   }
   return json;
 }
@@ -117,6 +123,18 @@ Json to_json(const SkipLine& line) {
                       {"reason", line.reason},
                       {"rank", has_place ? Json(line.rank) : Json()},
                       {"tensor", has_place ? Json(line.tensor) : Json()}};
+}
+
+Json to_json(const BlocksLine& line) {
+  Json blocks = Json::array();
+  for (const BlockNorms& block : line.blocks) {
+    blocks.push_back(Json::Object{{"name", block.name},
+                                  {"grad_norm", block.grad_norm},
+                                  {"weight_norm", block.weight_norm},
+                                  {"update_norm", block.update_norm},
+                                  {"update_ratio", block.update_norm / block.weight_norm}});
+  }
+  return Json::Object{{"kind", "blocks"}, {"step", line.step}, {"blocks", std::move(blocks)}};
 }
 
 Json to_json(const ResumeLine& line) {

@@ -27,6 +27,8 @@ struct PredictedTime {
   double step_seconds = 0;
   StepTime time;                ///< nobody waits for data; "pipeline" has the bubble
   std::optional<double> watts;  ///< of all nodes, at the site's meter; empty where none are given
+  /// Of a device's hour and of energy; empty where the cluster has none.
+  std::optional<double> device_hour_price, kwh_price;
 };
 
 /// Once for each start of the program.
@@ -101,6 +103,18 @@ struct SkipLine {
   std::string tensor;
 };
 
+/// Norms of the trained parameters of a block; see BlockMeter.
+struct BlockNorms {
+  std::string name;  ///< "embedding", "layer 0", ..., "head"
+  double grad_norm = 0, weight_norm = 0, update_norm = 0;
+};
+
+/// Of log.blocks: a step whose update was looked at.
+struct BlocksLine {
+  std::int64_t step = 0;
+  std::vector<BlockNorms> blocks;
+};
+
 struct ResumeLine {
   std::int64_t step = 0;
   std::string path;
@@ -137,6 +151,7 @@ Json to_json(const EvaluationLine& line);
 Json to_json(const SampleLine& line);
 Json to_json(const CheckpointLine& line);
 Json to_json(const SkipLine& line);
+Json to_json(const BlocksLine& line);
 Json to_json(const ResumeLine& line);
 Json to_json(const EndLine& line);
 

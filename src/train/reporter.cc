@@ -24,17 +24,27 @@ Reporter::Reporter(const RunConfig& config, Begin begin, std::int64_t steps_tota
       steps_total_(steps_total),
       first_step_(begin.step),
       metrics_(in_run(config, "metrics.jsonl"), begin.step),
-      plot_(in_run(config, "metrics.jsonl"), in_run(config, "loss.svg"),
-            std::filesystem::path(config.run.directory).filename().string()) {
+      pages_(config.run.directory,
+             config.log.report ? RunPages::Report::kYes : RunPages::Report::kNo) {
   if (config.log.command) {
     command_.emplace(*config.log.command);
     metrics_.also_write_to([this](std::string_view line) { command_->send(line); });
   }
   if (config.log.tensorboard)
     tensorboard_.emplace(in_run(config, "tensorboard"), begin.step, begin.consumed_samples, world);
+  if (config.log.prometheus) {
+    PrometheusState state;
+    state.run = config.run.directory;
+    state.world = world;
+    state.steps_planned = steps_total;
+    prometheus_.emplace(*config.log.prometheus, std::move(state));
+    if (prometheus_->port() > 0)
+      log_info("for Prometheus: http://127.0.0.1:{}/metrics", prometheus_->port());
+  }
 }
 
 void Reporter::start(const StartLine& line) {
+  if (prometheus_) prometheus_->start(line);
   predicted_ = line.predicted;
   metrics_.append(line);
   metrics_.flush();
@@ -45,6 +55,7 @@ void Reporter::resume(const ResumeLine& line) { metrics_.append(line); }
 void Reporter::step(const StepLine& line) {
   metrics_.append(line);
   if (tensorboard_) tensorboard_->append(line);
+  if (prometheus_) prometheus_->step(line);
   means_.add(line);
   seconds_ += line.step_seconds;
   ++steps_;
@@ -66,9 +77,11 @@ void Reporter::step(const StepLine& line) {
   log_info_text(step_text(shown, steps_total_, left));
   metrics_.flush();
   if (tensorboard_) tensorboard_->flush();
+  if (prometheus_) prometheus_->write_file();
 }
 
 void Reporter::skip(const SkipLine& line) {
+  if (prometheus_) prometheus_->skip();
   metrics_.append(line);
   metrics_.flush();
   if (line.reason == kNoTargets) {
@@ -83,6 +96,7 @@ void Reporter::skip(const SkipLine& line) {
 void Reporter::evaluation(const EvaluationLine& line) {
   metrics_.append(line);
   if (tensorboard_) tensorboard_->append(line);
+  if (prometheus_) prometheus_->evaluation(line);
   log_info_text(evaluation_text(line, steps_total_));
 }
 
@@ -94,10 +108,11 @@ void Reporter::sample(const SampleLine& line) {
 void Reporter::evaluated() {
   metrics_.flush();
   if (tensorboard_) tensorboard_->flush();
-  plot_.redraw();
+  pages_.redraw();
 }
 
 void Reporter::checkpoint(const CheckpointLine& line) {
+  if (prometheus_) prometheus_->checkpoint(line);
   metrics_.append(line);
   metrics_.flush();
   if (line.error) {
@@ -120,7 +135,7 @@ void Reporter::end(EndLine line) {
   metrics_.append(line);
   metrics_.sync();
   if (tensorboard_) tensorboard_->flush();
-  plot_.redraw();
+  pages_.redraw();
   if (command_) command_->close(kCommandPatience);
 }
 

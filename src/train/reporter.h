@@ -4,22 +4,25 @@
 #include <optional>
 
 #include "config/run_config.h"
-#include "telemetry/loss_plot.h"
 #include "telemetry/metrics_command.h"
 #include "telemetry/metrics_file.h"
 #include "telemetry/prediction.h"
+#include "telemetry/prometheus_exporter.h"
+#include "telemetry/run_pages.h"
 #include "telemetry/tensorboard.h"
 
 namespace trireme {
 
-/// All that a run says of its progress: metrics.jsonl, TensorBoard, loss.svg, console. On rank 0.
+/// All that a run says of its progress: metrics.jsonl, TensorBoard, loss.svg, report.html,
+/// Prometheus, console. On rank 0.
 class Reporter {
  public:
   /// Where the run goes on from, zeros for a fresh start.
   struct Begin {
     std::int64_t step = 0, consumed_samples = 0;
   };
-  /// DataError where files cannot be opened, ConfigError where log.command cannot be started.
+  /// DataError where files cannot be opened, ConfigError where log.command cannot be started,
+  /// EnvironmentError where log.prometheus.port cannot be had.
   Reporter(const RunConfig& config, Begin begin, std::int64_t steps_total, std::int64_t world);
 
   void start(const StartLine& line);
@@ -27,6 +30,7 @@ class Reporter {
   /// Console and flush at each log interval and the last step, with rates since the last line.
   void step(const StepLine& line);
   void skip(const SkipLine& line);
+  void blocks(const BlocksLine& line) { metrics_.append(line); }
   void evaluation(const EvaluationLine& line);
   void sample(const SampleLine& line);
   /// The last line of an evaluation has come.
@@ -44,7 +48,8 @@ class Reporter {
   MetricsFile metrics_;
   std::optional<MetricsCommand> command_;
   std::optional<TensorBoardWriter> tensorboard_;
-  LossPlot plot_;
+  RunPages pages_;
+  std::optional<PrometheusExporter> prometheus_;
   std::optional<PredictedTime> predicted_;
   StepMeans means_;
   double seconds_ = 0;  // of the steps reported so far

@@ -14,6 +14,8 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/writer.h"
 #include "guard/lock.h"
+#include "telemetry/prometheus_text.h"
+#include "telemetry/run_pages.h"
 #include "train/expert_load_record.h"
 #include "train/run_kernels.h"
 
@@ -48,6 +50,7 @@ fs::path foreign_in_run(const RunConfig& config) {
   std::vector<const char*> names = {"config.json", "metrics.jsonl", "loss.svg",
                                     RunKernels::kFileName};
   if (config.model.has_experts()) names.push_back(ExpertLoadRecord::kFileName);
+  if (config.log.report) names.push_back(RunPages::kReportName);
   if (config.log.trace_steps) names.push_back("trace.json");
   for (const char* name : names) {
     const fs::path path = directory / name;
@@ -56,6 +59,18 @@ fs::path foreign_in_run(const RunConfig& config) {
   // A folder in a run, and in nobody's way else.
   const fs::path events = directory / "tensorboard";
   return stands(events) && !is_folder(events) ? events : fs::path();
+}
+
+/// A file for Prometheus may be a run's of any folder: the next start's.
+bool is_foreign_prometheus(const fs::path& path) {
+  if (!stands(path) || is_empty_file(path)) return false;
+  try {
+    const MappedFile file(path);
+    const auto* const begin = reinterpret_cast<const char*>(file.bytes().data());
+    return !std::string_view(begin, file.bytes().size()).starts_with(kPrometheusBegin);
+  } catch (const Error&) {
+    return true;
+  }
 }
 
 bool is_step_folder_of_ours(const fs::path& folder) {
@@ -98,6 +113,12 @@ std::optional<Problem> foreign_file(const RunConfig& config) {
                    "a new folder, one without the files of a run, or an earlier run's "
                    "(config.json beside metrics.jsonl or checkpoints/)",
                    "", path.string() + " is there and no run made it: training would overwrite it"};
+  }
+  const auto& prometheus = config.log.prometheus;
+  if (prometheus && prometheus->file && is_foreign_prometheus(*prometheus->file)) {
+    return Problem{"log.prometheus", shown(Json(*prometheus->file)),
+                   "a new file, or one that a run wrote for Prometheus", "",
+                   *prometheus->file + " is there and no run made it: training would overwrite it"};
   }
   if (const fs::path path = foreign_step(config.checkpoint_directory()); !path.empty()) {
     return Problem{"checkpoint.directory", shown(Json(config.checkpoint_directory())),

@@ -13,10 +13,12 @@ namespace trireme {
 /// run writes is its own there, but for a lock that is none (guard/lock.h). Elsewhere none of its
 /// files may exist: config.json, metrics.jsonl (but for an empty one: a run makes it before its
 /// config.json, so that one which ends between the two is no stranger), loss.svg,
-/// kernel_choices.json, expert_load.json of a model with experts, trace.json where it is asked for.
-/// A step folder of checkpoint.directory is ours where it holds something that only a save makes,
-/// or nothing but files that a save keeps (left by a cut removal), or nothing. Other files and
-/// empty folders do not matter.
+/// kernel_choices.json, expert_load.json of a model with experts, report.html and trace.json where
+/// they are asked for.
+/// The file of log.prometheus is any run's that begins as those do, or empty. A step folder of
+/// checkpoint.directory is ours where it holds something that only a save makes, or nothing but
+/// files that a save keeps (left by a cut removal), or nothing. Other files and empty folders do
+/// not matter.
 std::optional<Problem> foreign_file(const RunConfig& config);
 
 /// Whether checkpoints of `bytes` may be written there and one fits; warns where those kept do not.

@@ -51,6 +51,8 @@ PredictedTime predict_time(const RunConfig& config, const ResolvedRun& run,
   }
   predicted.time.optimizer = step.optimizer;
   predicted.watts = watts_of(run.mesh.size(), 1 - step.bubble / step.seconds, cluster);
+  predicted.device_hour_price = cluster.price.device_hour;
+  predicted.kwh_price = cluster.price.kwh;
   return predicted;
 }
 

@@ -3,6 +3,7 @@
 #include "base/math.h"
 #include "comm/communicator.h"
 #include "config/adapters.h"
+#include "model/model_blocks.h"
 #include "parallel/rank_order_channel.h"
 #include "plan/memory.h"
 
@@ -201,6 +202,10 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
   if (find_shared_home(params.metas) != kNoParam)
     tied_weight.emplace(context, store, *channels.ends);
   optimizer.emplace(config.optimizer, store);
+  if (config.log.blocks) {
+    const auto blocks = static_cast<int>(block_names(model).size());
+    block_meter.emplace(store, places_of_blocks(params, model), blocks, context.device());
+  }
   if (config.balance() == MoeBalance::kBias)
     router_bias.emplace(params, store, config.moe.bias_rate);
   if (config.parallel.speculative_step) optimizer->allow_undo(store, context.device());

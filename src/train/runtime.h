@@ -10,6 +10,7 @@
 #include "comm/launch.h"
 #include "config/run_config.h"
 #include "model/stage.h"
+#include "optim/block_meter.h"
 #include "optim/optimizer.h"
 #include "parallel/mesh_shape.h"
 #include "pipeline/executor.h"
@@ -141,6 +142,7 @@ class Runtime {
   std::optional<PartialGradients> partial, same_heads;  ///< in training, with a tensor axis
   std::optional<PartialGradients> of_experts;  ///< in training, where ranks have parts of experts
   std::optional<Optimizer> optimizer;          ///< in training
+  std::optional<BlockMeter> block_meter;       ///< in training, with log.blocks
   std::optional<RouterBias> router_bias;       ///< in training, where it balances
   std::optional<TiedWeight> tied_weight;  ///< in training, where they are on two pipeline ranks
 

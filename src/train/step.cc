@@ -91,10 +91,14 @@ ExactSum Step::sum_of_squares() {
   return trireme::sum_of_squares(runtime_.context, runtime_.store);
 }
 
-void Step::update(double lr, double norm, const ExpertReport* experts) {
+void Step::update(double lr, double norm, const ExpertReport* experts, BlockMeter* meter) {
   const Span span(runtime_.trace, Phase::kOptimizer);
-  runtime_.optimizer->step(runtime_.context, lr,
-                           clip_coefficient(norm, runtime_.config.optimizer.clip_grad_norm));
+  const double clip = clip_coefficient(norm, runtime_.config.optimizer.clip_grad_norm);
+  if (meter != nullptr) {
+    runtime_.optimizer->step(runtime_.context, lr, clip, *meter);
+  } else {
+    runtime_.optimizer->step(runtime_.context, lr, clip);
+  }
   if (experts != nullptr && runtime_.router_bias)
     runtime_.router_bias->update(runtime_.context, experts->tokens);
   runtime_.weights_changed(Runtime::Copies::kFresh);

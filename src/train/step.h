@@ -25,8 +25,10 @@ class Step {
   [[nodiscard]] double loss_sum() const { return runtime_.stage.loss_sum(); }
   /// This rank's part of the norm's square.
   ExactSum sum_of_squares();
-  /// Clips by `norm` and updates every parameter; `experts`: what the experts of a model had to do.
-  void update(double lr, double norm, const ExpertReport* experts = nullptr);
+  /// Clips by `norm` and updates every parameter; `experts`: what the experts of a model had to do;
+  /// `meter` learns what the update does.
+  void update(double lr, double norm, const ExpertReport* experts = nullptr,
+              BlockMeter* meter = nullptr);
   /// Updates as if there were nothing to clip; then take_back() makes that undone.
   void update_ahead(double lr);
   void take_back();

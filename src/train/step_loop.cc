@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "optim/lr_schedule.h"
+#include "train/block_norms.h"
 #include "train/device_choice.h"
 
 namespace trireme {
@@ -104,7 +105,12 @@ void StepLoop::receive_reports() {
 bool StepLoop::may_run_ahead() const {
   const std::int64_t k = next_step();
   return runtime_.config.parallel.speculative_step && nothing_clipped_ && k < inputs_.steps &&
-         !inputs_.stands_still_behind(k);
+         !inputs_.stands_still_behind(k) && !is_measured(k);
+}
+
+bool StepLoop::is_measured(std::int64_t step) const {
+  return runtime_.block_meter &&
+         (step % runtime_.config.log.interval_steps == 0 || step == inputs_.steps);
 }
 
 double StepLoop::learning_rate_of_step() const {
@@ -128,7 +134,10 @@ void StepLoop::take_back() {
 void StepLoop::update_or_skip() {
   if (now_.finite()) {
     const std::optional<ExpertReport>& experts = now_.facts.experts;
-    step_.update(learning_rate_of_step(), now_.facts.norm, experts ? &*experts : nullptr);
+    BlockMeter* const meter = is_measured(next_step()) ? &*runtime_.block_meter : nullptr;
+    step_.update(learning_rate_of_step(), now_.facts.norm, experts ? &*experts : nullptr, meter);
+    if (meter != nullptr)
+      now_.blocks = norms_of_blocks(runtime_.replica(), meter->squares(), runtime_.model);
   } else {
     now_.skip = find_skip();
   }

@@ -16,6 +16,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "dataset/loader.h"
 #include "telemetry/metrics_lines.h"
@@ -31,8 +32,9 @@ struct CommittedStep {
   double loss = 0;  ///< mean over the targets of the global batch
   double lr = 0;
   StepFacts facts;
-  StepTimes times;               ///< of this rank
-  std::optional<SkipLine> skip;  ///< why it was not updated
+  StepTimes times;                 ///< of this rank
+  std::optional<SkipLine> skip;    ///< why it was not updated
+  std::vector<BlockNorms> blocks;  ///< with log.blocks, at each log interval and the last step
   /// What else is skipped.
   [[nodiscard]] bool finite() const { return std::isfinite(loss) && std::isfinite(facts.norm); }
 };
@@ -86,6 +88,8 @@ class StepLoop {
   void update_or_skip();
   CommittedStep commit();
   [[nodiscard]] double learning_rate_of_step() const;
+  /// Whether the update of a step is looked at: it is then made when its norm is known.
+  [[nodiscard]] bool is_measured(std::int64_t step) const;
   SkipLine find_skip();
 
   Runtime& runtime_;

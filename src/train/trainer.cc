@@ -189,6 +189,7 @@ void Trainer::report_step(const CommittedStep& step) {
   }
   line.time.data_wait = times.seconds_of(Phase::kData);
   line.time.optimizer = times.seconds_of(Phase::kOptimizer);
+  if (!step.blocks.empty()) inputs_.reporter->blocks({step.step, step.blocks});
   inputs_.reporter->step(line);
   if (step.skip) inputs_.reporter->skip(*step.skip);
 }

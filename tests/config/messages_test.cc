@@ -101,15 +101,31 @@ TEST(Messages, a_config_in_other_names_is_told_once_and_with_its_values) {
 }
 
 TEST(Messages, what_the_contract_has_and_this_version_not_is_told_so) {
-  for (const char* text : {"stability.z_loss=1e-4", "parallel.offload=auto", "optimizer.kind=muon",
-                           "optimizer.state=8bit", "optimizer.ema=0.9", "log.report=true",
-                           "model_backend.dropout=true", "batch.global=[[0,8],[1000,16]]",
-                           "model.model_type=gemma2"}) {
+  for (const char* text :
+       {"stability.z_loss=1e-4", "parallel.offload=auto", "optimizer.kind=muon",
+        "optimizer.state=8bit", "optimizer.ema=0.9", "model_backend.dropout=true",
+        "batch.global=[[0,8],[1000,16]]", "model.model_type=gemma2"}) {
     const LoadedConfig loaded = load_with({text});
     const auto later = std::find_if(
         loaded.problems.begin(), loaded.problems.end(),
         [](const Problem& problem) { return problem.message == "not in this version"; });
     EXPECT_NE(later, loaded.problems.end()) << text << format_problems(loaded.problems);
+  }
+}
+
+TEST(Messages, faults_within_prometheus_name_the_key) {
+  const std::string text =
+      format_problems(load_with({R"(log.prometheus={"port": 70000, "fil": "x"})"}).problems);
+  for (const char* part : {"log.prometheus.port", "an integer from 0 to 65535",
+                           "log.prometheus.fil", "nearest: log.prometheus.file"})
+    EXPECT_TRUE(has(text, part)) << part << "\n" << text;
+  const std::string nothing = format_problems(load_with({"log.prometheus={}"}).problems);
+  EXPECT_TRUE(has(nothing, "port, file or both")) << nothing;
+  for (const char* legal : {R"({"port": 0})", R"({"file": "a.prom"})"}) {
+    const LoadedConfig loaded = load_with({std::string("log.prometheus=") + legal});
+    EXPECT_TRUE(loaded.problems.empty()) << format_problems(loaded.problems);
+    EXPECT_EQ(resolved_json(loaded.config).find("log")->find("prometheus")->dump(),
+              parse_json(legal, "").dump());
   }
 }
 

@@ -121,7 +121,7 @@ mkdir here && cp base.json here/config.json && cp toy.* here
 cd here || exit 1
 keeps "the config's own folder" config.json config.json --set run.directory=.
 cd ..
-for name in metrics.jsonl loss.svg kernel_choices.json; do
+for name in metrics.jsonl loss.svg report.html kernel_choices.json; do
   mkdir "own-$name" && echo mine >"own-$name/$name"
   keeps "a $name" "own-$name/$name" base.json --set run.directory="own-$name"
 done

@@ -78,13 +78,21 @@ EDITS = [
      "even_slice(shape[0], view.shard.extent, 0).size",
      "even_slice(shape[0], view.shard.extent, view.shard.extent - 1).size"),
     ("src/store/gradients.cc", "squares of copies counted twice in the norm",
-     "even_slice(mine.shape[0], same_part * ranks.replica.extent,\n"
-     "                 ranks.tensor.index % same_part * ranks.replica.extent + ranks.replica.index);",
-     "even_slice(mine.shape[0], same_part, ranks.tensor.index % same_part);"),
+     "even_slice(rows, same_part * ranks.replica.extent,\n"
+     "                    ranks.tensor.index % same_part * ranks.replica.extent + ranks.replica.index);",
+     "even_slice(rows, same_part, ranks.tensor.index % same_part);"),
     ("src/store/gradients.cc", "squares of what the tensor axis does not cut counted twice in the norm",
-     "even_slice(mine.shape[0], same_part * ranks.replica.extent,\n"
-     "                 ranks.tensor.index % same_part * ranks.replica.extent + ranks.replica.index);",
-     "even_slice(mine.shape[0], ranks.replica.extent, ranks.replica.index + 0 * same_part);"),
+     "even_slice(rows, same_part * ranks.replica.extent,\n"
+     "                    ranks.tensor.index % same_part * ranks.replica.extent + ranks.replica.index);",
+     "even_slice(rows, ranks.replica.extent, ranks.replica.index + 0 * same_part);"),
+    ("src/store/gradients.cc", "values of a tied weight counted at both ends",
+     "if (param(index).shares != kNoParam || param(index).tied_rank.index > 0) return {0, 0};", ""),
+    ("src/optim/block_meter.cc", "weights and updates of copies counted twice in the norms of blocks",
+     "store_.gradients().counted_rows(index, rows);", "{0, rows};"),
+    ("src/train/block_norms.cc", "norms of the blocks that this rank has",
+     "replica.sum(std::span(words));", ""),
+    ("src/model/model_blocks.cc", "the layers of each stage counted from 0",
+     "chunk.range.first_layer + i", "i"),
     ("src/store/gradients.cc", "the head's gradient of a tied weight forgotten where there are shards",
      "if (waits_for_owner(i) && param", "if (accumulates() && waits_for_owner(i) && param"),
     ("src/store/param_store.cc", "owned rows one off",

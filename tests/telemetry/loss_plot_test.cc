@@ -8,61 +8,13 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "support/temporary_directory.h"
+#include "support/well_formed.h"
 #include "telemetry/metrics_file.h"
 
 namespace trireme {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-std::size_t count(std::string_view text, std::string_view part) {
-  std::size_t found = 0;
-  for (std::size_t at = 0; (at = text.find(part, at)) != std::string_view::npos; at += part.size())
-    ++found;
-  return found;
-}
-
-/// Every element closed by its own name, one root, quotes paired, no bare & or control character.
-testing::AssertionResult is_well_formed(std::string_view xml) {
-  std::vector<std::string> open;
-  int roots = 0;
-  for (std::size_t at = 0; at < xml.size();) {
-    if (xml[at] != '<') {
-      if (xml[at] == '&' && xml.substr(at, 5) != "&amp;" && xml.substr(at, 4) != "&lt;" &&
-          xml.substr(at, 4) != "&gt;" && xml.substr(at, 6) != "&quot;") {
-        return testing::AssertionFailure() << "bare & at " << at;
-      }
-      if (static_cast<unsigned char>(xml[at]) < 0x20 && xml[at] != '\n') {
-        return testing::AssertionFailure() << "control character at " << at;
-      }
-      if (open.empty() && xml[at] != '\n')
-        return testing::AssertionFailure() << "text outside the root at " << at;
-      ++at;
-      continue;
-    }
-    const std::size_t end = xml.find('>', at);
-    if (end == std::string_view::npos)
-      return testing::AssertionFailure() << "tag without end at " << at;
-    const std::string_view tag = xml.substr(at + 1, end - at - 1);
-    at = end + 1;
-    if (tag.starts_with('?')) continue;
-    if (count(tag, "\"") % 2 != 0 || tag.find('<') != std::string_view::npos) {
-      return testing::AssertionFailure() << "broken tag " << tag;
-    }
-    const std::string name(tag.substr(0, tag.find_first_of(" /", 1)));
-    if (tag.starts_with('/')) {
-      if (open.empty() || "/" + open.back() != name)
-        return testing::AssertionFailure() << name << " closes nothing";
-      open.pop_back();
-    } else {
-      roots += open.empty();
-      if (!tag.ends_with('/')) open.push_back(name);
-    }
-  }
-  if (roots != 1 || !open.empty())
-    return testing::AssertionFailure() << roots << " roots, " << open.size() << " open";
-  return testing::AssertionSuccess();
-}
 
 LossCurves curves_of(std::initializer_list<double> losses) {
   LossCurves curves;
@@ -179,7 +131,7 @@ StepLine step_line(std::int64_t step, double loss) {
   return line;
 }
 
-TEST(LossHistory, a_resumed_run_shows_its_whole_history) {
+TEST(RunHistory, a_resumed_run_shows_its_whole_history) {
   const TemporaryDirectory folder;
   {
     MetricsFile metrics(folder / "metrics.jsonl", 0);
@@ -192,7 +144,7 @@ TEST(LossHistory, a_resumed_run_shows_its_whole_history) {
   metrics.append(step_line(4, 40));
   metrics.flush();
 
-  LossHistory history(folder / "metrics.jsonl");
+  RunHistory history(folder / "metrics.jsonl");
   history.refresh();
   const LossCurves curves = history.curves();
   ASSERT_EQ(curves.training.size(), 4U);
@@ -206,10 +158,10 @@ TEST(LossHistory, a_resumed_run_shows_its_whole_history) {
   EXPECT_EQ(curves.skips, (std::vector<double>{200}));
 }
 
-TEST(LossHistory, refreshing_adds_only_what_is_new) {
+TEST(RunHistory, refreshing_adds_only_what_is_new) {
   const TemporaryDirectory folder;
   MetricsFile metrics(folder / "metrics.jsonl", 0);
-  LossHistory history(folder / "metrics.jsonl");
+  RunHistory history(folder / "metrics.jsonl");
   for (int step = 1; step <= 3; ++step) {
     metrics.append(step_line(step, 1));
     metrics.flush();
@@ -218,7 +170,7 @@ TEST(LossHistory, refreshing_adds_only_what_is_new) {
   }
 }
 
-TEST(LossHistory, strange_lines_do_no_harm) {
+TEST(RunHistory, strange_lines_do_no_harm) {
   const TemporaryDirectory folder;
   folder.write("metrics.jsonl",
                "{\"kind\":7,\"step\":1}\n{\"kind\":\"step\",\"step\":\"x\"}\n{\"kind\":\"step\","
@@ -226,26 +178,10 @@ TEST(LossHistory, strange_lines_do_no_harm) {
                "{\"kind\":\"step\",\"step\":6,\"consumed_tokens\":-3,\"loss\":\"a\"}\n{\"kind\":"
                "\"resume\",\"step\":-9}\n"
                "{\"kind\":\"evaluation\",\"step\":6}\n");
-  LossHistory history(folder / "metrics.jsonl");
+  RunHistory history(folder / "metrics.jsonl");
   history.refresh();
   EXPECT_TRUE(history.curves().training.empty());
   EXPECT_TRUE(is_well_formed(loss_svg(history.curves(), "")));
-}
-
-TEST(LossPlot, redrawing_replaces_the_file_and_survives_a_refusal) {
-  const TemporaryDirectory folder;
-  MetricsFile metrics(folder / "metrics.jsonl", 0);
-  metrics.append(step_line(1, 2));
-  metrics.flush();
-  LossPlot plot(folder / "metrics.jsonl", folder / "loss.svg", "a run");
-  EXPECT_TRUE(plot.redraw());
-  EXPECT_TRUE(is_well_formed(read_file(folder / "loss.svg")));
-
-  LossPlot refused(folder / "metrics.jsonl", folder / "missing/loss.svg", "a run");
-  testing::internal::CaptureStderr();
-  EXPECT_FALSE(refused.redraw());
-  EXPECT_FALSE(refused.redraw());
-  EXPECT_EQ(count(testing::internal::GetCapturedStderr(), "warning: "), 1U);
 }
 
 TEST(LossPlot, a_run_that_went_on_from_another_begins_where_it_began) {
@@ -258,7 +194,7 @@ TEST(LossPlot, a_run_that_went_on_from_another_begins_where_it_began) {
                          step, step * 1000);
   }
   folder.write("metrics.jsonl", lines);
-  LossHistory history(folder / "metrics.jsonl");
+  RunHistory history(folder / "metrics.jsonl");
   history.refresh();
   const LossCurves curves = history.curves();
   EXPECT_DOUBLE_EQ(curves.begin, 100'000);

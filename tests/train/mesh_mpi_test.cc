@@ -21,7 +21,7 @@ constexpr int kFailuresMost = 3;  // the others would say the same
 struct Tolerance {
   double losses = 2e-6, norms = 2e-6, gradients = 5e-6, moments = 1e-5;
   int steps = 5;
-  double first_loss = losses;
+  double first_loss = losses, blocks = moments;
 };
 
 /// Runs of one rank, made when they are first asked for. Every rank makes the same by itself.
@@ -53,6 +53,7 @@ std::string fault_of(const MeshResult& found, const MeshResult& one, const MeshD
   bound("losses", distance.losses, tolerance.losses, "");
   bound("first loss", std::abs(found.losses[0] / one.losses[0] - 1), tolerance.first_loss, "");
   bound("norms", distance.norms, tolerance.norms, "");
+  bound("norms of blocks", distance.blocks, tolerance.blocks, "");
   bound("gradient", distance.gradients, tolerance.gradients, distance.worst_gradient);
   bound("moment", distance.moments, tolerance.moments, distance.worst_moment);
   return fault;

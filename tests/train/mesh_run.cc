@@ -17,6 +17,7 @@
 #include "support/gradient_norm.h"
 #include "support/program_device.h"
 #include "support/save_checkpoint.h"
+#include "train/block_norms.h"
 #include "train/step.h"
 #include "train/step_reports.h"
 
@@ -292,7 +293,8 @@ void disturb(Context& context, const ParamStore& store) {
 MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
                     std::int64_t global_batch, int steps, const MeshPassage& passage) {
   expect(world.size() == cell.ranks(), "{} ranks for {}", world.size(), cell.text());
-  const RunConfig config = cell.config();
+  RunConfig config = cell.config();
+  config.log.blocks = true;
   const ResolvedRun run = resolved(cell, config, global_batch);
   RuntimeOptions options;
   options.device = program_device();
@@ -343,7 +345,13 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
       reports.start({}, runtime.stage.expert_totals());
       experts = reports.finish().experts;
     }
-    step.update(1e-3, norm, experts ? &*experts : nullptr);
+    BlockMeter* const meter = i + 1 == steps ? &*runtime.block_meter : nullptr;
+    step.update(1e-3, norm, experts ? &*experts : nullptr, meter);
+  }
+  for (const BlockNorms& block :
+       norms_of_blocks(runtime.replica(), runtime.block_meter->squares(), runtime.model)) {
+    for (const double norm : {block.grad_norm, block.weight_norm, block.update_norm})
+      result.blocks.push_back(norm);
   }
   result.final = gather(runtime, runtime.store.state());
   if (!passage.save.empty()) save(runtime, passage.save, passage.first_step + steps);
@@ -354,6 +362,7 @@ MeshDistance distance_of(const MeshResult& found, const MeshResult& expected) {
   MeshDistance distance;
   distance.losses = distance_of(found.losses, expected.losses);
   distance.norms = distance_of(found.norms, expected.norms);
+  distance.blocks = distance_of(found.blocks, expected.blocks);
   compare(found.gradients, expected.gradients, "", distance.gradients, distance.worst_gradient);
   for (const char* moment : {"/exp_avg", "/exp_avg_sq"})
     compare(found.final, expected.final, moment, distance.moments, distance.worst_moment);
@@ -369,8 +378,8 @@ std::string bits_of(const MeshResult& result) {
     for (const auto& [name, values] : whole.tensors) text += name + hash_of(values);
     return xxh3_128_hex(text).substr(0, 16);
   };
-  return fmt::format("losses {} norms {} gradients {} state {}", hash_of(result.losses),
-                     hash_of(result.norms), hash_of_all(result.gradients),
+  return fmt::format("losses {} norms {} blocks {} gradients {} state {}", hash_of(result.losses),
+                     hash_of(result.norms), hash_of(result.blocks), hash_of_all(result.gradients),
                      hash_of_all(result.final));
 }
 

@@ -24,6 +24,8 @@ struct MeshResult {
   WholeTensors initial, gradients,
       final;                          ///< gradients of step 1; parameters and moments at the end
   std::vector<double> losses, norms;  ///< of every step; the norm before clipping
+  /// Of each block of the model: the norms of gradient, weights and update of the last step.
+  std::vector<double> blocks;
 };
 
 /// Where a run comes from and what stays of it.
@@ -44,10 +46,10 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
 void disturb(Context& context, const ParamStore& store);
 
 /// How far two results are apart, relative to `expected`: losses and norms at the worst step,
-/// gradients and moments at the worst tensor by norm of the difference over norm, where a tensor
-/// counts with 1e-4 of the norm of all at least (gradients that are nothing but rounding).
+/// blocks, gradients and moments at the worst tensor by norm of the difference over norm, where a
+/// tensor counts with 1e-4 of the norm of all at least (gradients that are nothing but rounding).
 struct MeshDistance {
-  double losses = 0, norms = 0, gradients = 0, moments = 0;
+  double losses = 0, norms = 0, gradients = 0, moments = 0, blocks = 0;
   std::string worst_gradient, worst_moment;
 };
 MeshDistance distance_of(const MeshResult& found, const MeshResult& expected);

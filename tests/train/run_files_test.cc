@@ -47,8 +47,8 @@ TEST_F(RunFiles, a_new_folder_an_empty_one_and_files_of_others_are_no_matter) {
 }
 
 TEST_F(RunFiles, no_file_that_a_run_writes_may_be_somebody_elses) {
-  for (const char* name :
-       {"config.json", "metrics.jsonl", "loss.svg", "kernel_choices.json", "tensorboard"}) {
+  for (const char* name : {"config.json", "metrics.jsonl", "loss.svg", "report.html",
+                           "kernel_choices.json", "tensorboard"}) {
     const std::string path = std::string("run/") + name;
     write(path);
     EXPECT_EQ(in_the_way(), path);
@@ -58,6 +58,31 @@ TEST_F(RunFiles, no_file_that_a_run_writes_may_be_somebody_elses) {
   EXPECT_EQ(in_the_way(), "") << "it is not asked for";
   config_.log.trace_steps = {1, 2};
   EXPECT_EQ(in_the_way(), "run/trace.json");
+}
+
+TEST_F(RunFiles, a_report_that_is_not_wanted_is_in_nobodys_way) {
+  write("run/report.html");
+  config_.log.report = false;
+  EXPECT_EQ(in_the_way(), "");
+}
+
+TEST_F(RunFiles, a_file_for_prometheus_is_a_runs_or_somebody_elses) {
+  const fs::path file = folder_ / "run.prom";
+  config_.log.prometheus.emplace().file = file.string();
+  EXPECT_EQ(in_the_way(), "");
+  for (const char* ours : {"", "# HELP trireme_info The program of this run.\n"}) {
+    folder_.write("run.prom", ours);
+    EXPECT_EQ(in_the_way(), "") << ours;
+  }
+  for (const char* foreign : {"# HELP node_load1 1m load average.\n", "#", "mine\n"}) {
+    folder_.write("run.prom", foreign);
+    const std::optional<Problem> problem = foreign_file(config_);
+    ASSERT_TRUE(problem) << foreign;
+    EXPECT_EQ(problem->path, "log.prometheus");
+  }
+  fs::remove(file);
+  fs::create_directory(file);
+  EXPECT_TRUE(foreign_file(config_));
 }
 
 TEST_F(RunFiles, a_link_is_somebody_elses_wherever_it_leads) {

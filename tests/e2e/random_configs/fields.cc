@@ -88,6 +88,9 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       {"evaluation.batches", one_of({1, 2, 5})},
       {"log.interval_steps", one_of({1, 2, kLargest})},
       {"log.tensorboard", one_of({true, false})},
+      {"log.report", one_of({true, false})},
+      {"log.blocks", one_of({true, false})},
+      {"log.prometheus", one_of({Json::Object{{"port", 0}}, Json::Object{{"file", "run.prom"}}})},
       {"log.trace_steps",
        one_of({Json::Array{1, 1}, Json::Array{1, 2}, Json::Array{2, 1000000000000}})},
       // One that reads all, one that reads nothing, one that is gone at once.

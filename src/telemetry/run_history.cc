@@ -1,4 +1,4 @@
-#include "telemetry/loss_history.h"
+#include "telemetry/run_history.h"
 
 #include <algorithm>
 #include <limits>
@@ -18,13 +18,14 @@ double real_or_nan(const Json& line, std::string_view key) {
 
 }  // namespace
 
-void LossHistory::refresh() {
-  if (std::filesystem::file_size(path_) < offset_) *this = LossHistory(path_);
+void RunHistory::refresh() {
+  if (std::filesystem::file_size(path_) < offset_) *this = RunHistory(path_);
   offset_ = for_each_metrics_line(path_, offset_,
                                   [this](std::string_view, const Json& line) { add(line); });
 }
 
-void LossHistory::add(const Json& line) {
+void RunHistory::add(const Json& line) {
+  figures_.add(line);
   const Json* kind = line.find("kind");
   const Json* step = line.find("step");
   if (kind == nullptr || !kind->is_string() || step == nullptr || !step->is_integer()) return;
@@ -47,14 +48,14 @@ void LossHistory::add(const Json& line) {
   }
 }
 
-double LossHistory::tokens_at(std::int64_t step) const {
+double RunHistory::tokens_at(std::int64_t step) const {
   const auto after = std::upper_bound(steps_.begin(), steps_.end(), step);
   if (after == steps_.begin()) return begin_;
   const double tokens = training_[static_cast<std::size_t>(after - steps_.begin()) - 1].tokens;
   return tokens >= 0 ? tokens : 0;
 }
 
-LossCurves LossHistory::curves() const {
+LossCurves RunHistory::curves() const {
   LossCurves curves;
   curves.begin = begin_;
   for (const LossPoint& point : training_) {

@@ -1,5 +1,5 @@
 #pragma once
-// What metrics.jsonl says about the loss, over the whole life of a run, restarts included.
+// What metrics.jsonl says, over the whole life of a run, restarts included.
 
 #include <cstdint>
 #include <filesystem>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "telemetry/run_figures.h"
 
 namespace trireme {
 
@@ -29,12 +30,13 @@ struct LossCurves {
   double begin = 0;  ///< tokens before the first step, of a run that went on from another's
 };
 
-class LossHistory {
+class RunHistory {
  public:
-  explicit LossHistory(std::filesystem::path metrics_path) : path_(std::move(metrics_path)) {}
+  explicit RunHistory(std::filesystem::path metrics_path) : path_(std::move(metrics_path)) {}
   /// Reads the lines added since the last call; all again where the file shrank. Throws DataError.
   void refresh();
   [[nodiscard]] LossCurves curves() const;
+  [[nodiscard]] const RunFigures& figures() const { return figures_; }
 
  private:
   struct Evaluation {
@@ -52,6 +54,7 @@ class LossHistory {
   double begin_ = 0;
   std::vector<Evaluation> evaluations_;
   std::vector<std::int64_t> restarts_, skips_;
+  RunFigures figures_;
 };
 
 }  // namespace trireme

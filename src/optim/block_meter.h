@@ -1,0 +1,48 @@
+#pragma once
+// What an update is made of and what it does, block by block of the model: the squares of
+// gradients, of weights and of their changes, as exact sums (base/exact_sum.h), so that what ranks
+// have of a block adds up to the same bits however its rows are shared out.
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "base/exact_sum.h"
+#include "base/math.h"
+#include "kernels/adamw/adamw.h"
+#include "store/param_store.h"
+
+namespace trireme {
+
+/// Of a block, by the trained parameters of it that this rank counts.
+struct BlockSquares {
+  std::int64_t elements = 0;
+  ExactSum gradient, weights, update;  ///< before clipping; before the update; what it has changed
+};
+
+class BlockMeter {
+ public:
+  /// A parameter is looked at in pieces of so many elements or fewer, but of one row at least.
+  static constexpr std::int64_t kPieceElements = std::int64_t{4} << 20;
+
+  /// `place_of`: which of the `blocks` of the model a block of the store is. Takes memory for the
+  /// largest piece. The store must outlive it.
+  BlockMeter(const ParamStore& store, std::vector<int> place_of, int blocks, Device device);
+  static std::int64_t buffer_bytes(const std::vector<ParamMeta>& params, const StoreLayout& layout);
+
+  /// Before an update: nothing has been seen.
+  void clear();
+  /// `update` changes the rows of `tensor` that it is given: in turn all of the parameter's, with
+  /// the bits of one call. On a GPU waits for each piece.
+  void measure(Context& context, ParamIndex index, const AdamWTensor& tensor,
+               const std::function<void(const AdamWTensor&)>& update);
+  [[nodiscard]] std::vector<BlockSquares>& squares() { return squares_; }
+
+ private:
+  const ParamStore& store_;
+  std::vector<int> place_of_;
+  std::vector<BlockSquares> squares_;
+  Buffer old_;
+};
+
+}  // namespace trireme
