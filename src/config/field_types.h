@@ -202,6 +202,16 @@ struct Codec<std::optional<T>> {
   }
 };
 
+/// What a member holds where it is given.
+template <class T>
+struct Given {
+  using Type = T;
+};
+template <class T>
+struct Given<std::optional<T>> {
+  using Type = T;
+};
+
 template <class T, std::size_t kCount>
 struct Codec<std::array<T, kCount>> {
   static std::vector<std::string> words(const FieldRow&) { return {}; }
@@ -250,7 +260,18 @@ struct Codec<Fp8Precision> {
   static std::string legal(const FieldRow& row);
   static bool assign(const Json& json, const FieldRow& row, Fp8Precision& out);
   static Json read(const Fp8Precision& value);
-  static std::vector<Problem> faults_within(const Json& json);
+  static std::vector<Problem> faults_within(const Json& json, const FieldRow& row);
+};
+
+/// A number, or a list of [from_token, number]; `row` is the number's.
+template <>
+struct Codec<GlobalBatch> {
+  static std::vector<std::string> words(const FieldRow& row);
+  static Json schema(const FieldRow& row);
+  static std::string legal(const FieldRow& row);
+  static bool assign(const Json& json, const FieldRow& row, GlobalBatch& out);
+  static Json read(const GlobalBatch& value);
+  static std::vector<Problem> faults_within(const Json& json, const FieldRow& row);
 };
 
 }  // namespace trireme
