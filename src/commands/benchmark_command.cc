@@ -46,8 +46,10 @@ Loader synthetic_loader(Runtime& runtime, const PreparedRun& prepared) {
   synthetic.data.train = {true, {}};
   SourceRequest request;
   request.vocab_size = synthetic.model.vocab_size;
-  return Loader(make_training_source(synthetic, request), synthetic.data,
-                batch_shape(prepared, runtime), -1, synthetic.model.vocab_size);
+  BatchShape shape = batch_shape(prepared, runtime);
+  shape.global = prepared.run.batch.global;  // the largest alone
+  return Loader(make_training_source(synthetic, request), synthetic.data, shape, -1,
+                synthetic.model.vocab_size);
 }
 
 /// What the steps behind the warm-up took on this rank.

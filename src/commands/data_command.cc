@@ -36,7 +36,8 @@ void declare(CLI::App& app, Options& options) {
   app.footer(
       "A sample holds data.sequence_length + 1 tokens: inputs are all but the last, targets all "
       "but the first. Step k of\n"
-      "a run takes the samples (k - 1) x global ... k x global - 1. In the JSON, bytes of the text "
+      "a run with one size of batches takes the samples (k - 1) x global ... k x global - 1. In "
+      "the JSON, bytes of the text "
       "that are not UTF-8\n"
       "stand as U+FFFD.");
 }
@@ -63,7 +64,7 @@ OpenedRun open_run(const Options& options) {
   for (const std::string& note : loaded.notes) log_info_text(note);
   OpenedRun opened;
   opened.tokenizer = std::move(inputs.tokenizer);
-  opened.samples = run.steps * run.batch.global;
+  opened.samples = run.samples();
   opened.vocab_size = loaded.config.model.vocab_size;
   SourceRequest request;
   request.total_samples = opened.samples;
@@ -108,7 +109,7 @@ int data_command(Arguments arguments) {
   const OpenedRun run = open_run(options);
   if (options.from >= run.samples && options.count > 0) {
     throw ConfigError(
-        "--from {}: the run sees the samples 0 to {} (steps x global batch). Choose a smaller "
+        "--from {}: the run sees the samples 0 to {} (of all steps). Choose a smaller "
         "number",
         options.from, run.samples - 1);
   }

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/human_format.h"
 #include "base/log.h"
+#include "base/math.h"
 #include "base/units.h"
 #include "commands/commands.h"
 #include "commands/config_options.h"
@@ -71,7 +72,7 @@ struct Figures {
 void check_sources(const RunConfig& config, const ResolvedRun& run,
                    std::vector<Problem>& problems) {
   try {
-    check_training_source(config, run.steps * run.batch.global);
+    check_training_source(config, run.samples());
   } catch (const Error& error) {
     problems.push_back(problem_of(error, "data.train"));
   }
@@ -116,7 +117,7 @@ void check_memory(const Options& options, std::int64_t limit, const RunConfig& c
 }
 
 void take_pipeline(const Pipeline& pipeline, Figures& figures) {
-  const Simulation simulation = simulate(pipeline.schedule, pipeline.times);
+  const Simulation simulation = simulate(pipeline.schedule(), pipeline.times);
   figures.bubble_rate = simulation.bubble_rate;
   const std::vector<double>& busy = simulation.busy;
   const double mean =
@@ -125,7 +126,7 @@ void take_pipeline(const Pipeline& pipeline, Figures& figures) {
   for (const ChunkRange& stage : pipeline.stages) figures.stage_layers.push_back(stage.layers);
   ActionTimes even = pipeline.times;
   even.stages.clear();
-  figures.even_bubble_rate = simulate(pipeline.schedule, even).bubble_rate;
+  figures.even_bubble_rate = simulate(pipeline.schedule(), even).bubble_rate;
 }
 
 /// Ranks with more tokens or rows have lower numbers: the first of equal ranks sends most.
@@ -201,7 +202,34 @@ std::string_view device_word(DeviceKind device) {
   return device == DeviceKind::kCuda ? "cuda" : "cpu";
 }
 
-Json json_of(const Figures& figures) {
+/// The phases of batch.global; one that no step meets has no steps.
+Json ramp_json(const RunConfig& config, const ResolvedRun& run) {
+  const std::vector<BatchPhase>& phases = config.batch.global->phases;
+  const std::vector<std::int64_t> sizes = run.ramp.sizes();
+  const auto steps_before = [&](std::size_t i) {
+    if (i == phases.size()) return run.steps;
+    const std::int64_t samples = ceil_div(phases[i].from_token, config.data.sequence_length);
+    return std::min(run.steps, run.ramp.steps_to(samples));
+  };
+  Json json = Json::array();
+  for (std::size_t i = 0; i < phases.size(); ++i) {
+    const auto which = std::ranges::find(sizes, phases[i].size) - sizes.begin();
+    const Pipeline& pipeline = run.pipeline;
+    Json phase;
+    phase["from_token"] = phases[i].from_token;
+    phase["global"] = phases[i].size;
+    phase["accumulation"] = phases[i].size / (run.batch.micro * run.batch.data_ranks);
+    phase["first_step"] = steps_before(i) + 1;
+    phase["steps"] = steps_before(i + 1) - steps_before(i);
+    phase["bubble_rate"] =
+        simulate(pipeline.steps[static_cast<std::size_t>(which)].schedule, pipeline.times)
+            .bubble_rate;
+    json.push_back(std::move(phase));
+  }
+  return json;
+}
+
+Json json_of(const RunConfig& config, const Figures& figures) {
   Json json;
   json["world"] = figures.world;
   json["device"] = device_word(figures.run.device);
@@ -213,6 +241,8 @@ Json json_of(const Figures& figures) {
   json["batch"]["accumulation"] = figures.run.batch.accumulation;
   json["batch"]["pass"] = figures.run.passes.micro;
   json["batch"]["data_ranks"] = figures.run.batch.data_ranks;
+  if (config.batch.global && config.batch.global->is_ramp())
+    json["batch"]["ramp"] = ramp_json(config, figures.run);
   json["parameters"]["total"] = figures.parameters.total;
   json["parameters"]["active"] = figures.parameters.active;
   for (const EqualRanks& equal : figures.ranks) {
@@ -324,8 +354,8 @@ void print(const RunConfig& config, const Figures& figures) {
       fmt::format("{} parameters, {} FLOP a token\n", format_integer(figures.parameters.total),
                   format_count(static_cast<double>(figures.flops_per_token)));
   text += batch_text(arithmetic_of(figures.run, config.data.sequence_length));
-  const double tokens = static_cast<double>(figures.run.steps) *
-                        static_cast<double>(figures.run.batch.global * config.data.sequence_length);
+  const double tokens =
+      static_cast<double>(figures.run.samples()) * static_cast<double>(config.data.sequence_length);
   text += fmt::format("  compute   {:.3g} FLOP in all\n",
                       tokens * static_cast<double>(figures.flops_per_token));
   text += (figures.ranks.size() == 1 ? "Memory of each rank:\n"
@@ -430,9 +460,9 @@ void take_time(const RunConfig& config, const Cluster& cluster, Figures& figures
   figures.time = plan_time(config, figures.run, cluster, figures.flops_per_token);
 }
 
-Json answer_json(const std::optional<Figures>& figures,
+Json answer_json(const RunConfig& config, const std::optional<Figures>& figures,
                  const std::optional<PlannedSearch>& searched, std::int64_t world) {
-  Json json = figures ? json_of(*figures) : Json::object();
+  Json json = figures ? json_of(config, *figures) : Json::object();
   if (!figures) json["world"] = world;
   if (searched) {
     json["layouts"] = layouts_json(*searched);
@@ -545,7 +575,7 @@ int plan_command(Arguments arguments) {
     take_experts(options, config, *figures, loaded.problems);
   }
   if (options.json) {
-    Json json = answer_json(figures, searched, world);
+    Json json = answer_json(config, figures, searched, world);
     json["errors"] = problems_json(loaded.problems);
     std::puts(json.dump(2).c_str());
   } else {

@@ -174,7 +174,7 @@ std::string proof_text(const SearchResult& found) {
 }
 
 std::optional<std::int64_t> global_batch(const LayoutTask& task) {
-  if (task.config.batch.global) return task.config.batch.global;
+  if (task.config.batch.global) return task.config.batch.global->largest();
   const RunConfig::Parallel& own = task.config.parallel;
   const std::int64_t others = own.tensor * own.context * own.pipeline;
   if (task.input.world % others != 0) return {};
@@ -206,7 +206,7 @@ Problem nothing_fits(const PlannedSearch& planned) {
   if (planned.fewest)
     problem.legal += fmt::format(", or {} ranks or more", planned.fewest->mesh.size());
   RunConfig config = task.config;
-  take_choice(nearest->choice, *config.batch.global, config);
+  take_choice(nearest->choice, config.batch.global->largest(), config);
   const std::string advice =
       memory_advice(config, task.input.world, task.input.device, task.memory);
   if (!advice.empty()) problem.message += ". Change, what helps most first: " + advice;
@@ -230,6 +230,15 @@ void ask_of_own(PlannedSearch& planned) {
 
 PlannedSearch plan_search(LayoutTask task, std::vector<Problem>& problems) {
   PlannedSearch planned;
+  if (task.config.batch.global && task.config.batch.global->is_ramp()) {
+    const std::int64_t largest = task.config.batch.global->largest();
+    problems.push_back({"batch.global", "a ramp", "a number beside --search",
+                        std::to_string(largest),
+                        fmt::format("is of several sizes, and --search compares steps of one: look "
+                                    "for a layout of the largest, --set batch.global={}",
+                                    largest)});
+    return planned;
+  }
   const std::optional<std::int64_t> global = global_batch(task);
   if (!global) {
     problems.push_back({"batch.global", "nothing", "samples of a step", "",
@@ -290,7 +299,7 @@ std::string search_text(const PlannedSearch& planned) {
   const LayoutTask& task = planned.task;
   std::string text = fmt::format(
       "Layouts of {} for a batch of {} by predicted seconds{}; the best of each mesh:\n",
-      counted(task.input.world, "rank"), format_integer(*task.config.batch.global),
+      counted(task.input.world, "rank"), format_integer(task.config.batch.global->largest()),
       task.memory > 0 ? fmt::format(", of what fits in {}", format_bytes(task.memory)) : "");
   text += layouts_table(found.best, money) + proof_text(found);
   if (found.front.size() > 1) {
@@ -315,7 +324,8 @@ void check_written_config(const std::string& path) {
 }
 
 void write_best_config(const PlannedSearch& planned, Json given, const std::string& path) {
-  take_choice(planned.found.best.front().choice, *planned.task.config.batch.global, given);
+  take_choice(planned.found.best.front().choice, planned.task.config.batch.global->largest(),
+              given);
   write_file_atomically(path, given.dump(2) + "\n");
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "base/human_format.h"
+#include "plan/mean_step.h"
 #include "plan/memory.h"
 
 namespace trireme {
@@ -112,10 +113,12 @@ PlannedTime plan_time(const RunConfig& config, const ResolvedRun& run, const Clu
   planned.mfu = planned.tokens_per_second * static_cast<double>(flops_per_token) /
                 (1e12 * planned.peak_tflops * run.mesh.size());
   RunLength& length = planned.length;
-  length.tokens = tokens * static_cast<double>(run.steps);
-  length.seconds = seconds * static_cast<double>(run.steps);
+  const PredictedStep mean = predict_mean_step(config, run, cluster);
+  length.tokens =
+      static_cast<double>(run.samples()) * static_cast<double>(config.data.sequence_length);
+  length.seconds = mean.seconds * static_cast<double>(run.steps);
   length.devices = run.mesh.size();
-  length.busy = 1 - (planned.step.bubble + planned.step.host) / seconds;
+  length.busy = 1 - (mean.bubble + mean.host) / mean.seconds;
   planned.checkpoints = checkpoints_kept(config.checkpoint, run.steps);
   length.storage_bytes = planned.checkpoints * checkpoint_bytes(config.model);
   planned.flops = length.tokens * static_cast<double>(flops_per_token);

@@ -12,7 +12,7 @@
 namespace trireme {
 
 struct PlannedTime {
-  PredictedStep step;
+  PredictedStep step;  ///< of the largest batch
   RunLength length;
   RunCost cost;
   std::int64_t steps = 0, checkpoints = 0;

@@ -123,7 +123,7 @@ Drawn plan_of_config(const Options& options) {
   throw_problems(loaded.problems);
   for (const std::string& note : loaded.notes) log_info_text(note);
   Drawn drawn;
-  drawn.schedule = std::move(run.pipeline.schedule);
+  drawn.schedule = run.pipeline.schedule();
   drawn.request.times = run.pipeline.times;
   drawn.request.w_memory = run.pipeline.w_memory;
   drawn.r_memory = run.pipeline.r_memory;

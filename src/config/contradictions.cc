@@ -110,6 +110,11 @@ class Checker {
     if (!meant("batch.micro") && !meant("batch.global")) {
       report("batch.micro", "batch.micro or batch.global, or both", "is required");
     }
+    const auto& global = loaded_.config.batch.global;
+    if (global && global->is_ramp() && has("batch.accumulation")) {
+      report("batch.accumulation", "leave it out beside a ramp of batch.global",
+             "is one number, and each size of the ramp has its own");
+    }
   }
 
   void check_precision() {

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "config/convert_draft.h"
+#include "config/megatron_batch.h"
 #include "config/megatron_model.h"
 #include "config/problem.h"
 #include "config/shell_commands.h"
@@ -70,32 +71,12 @@ class MegatronRun {
     draft_.remark("{} is left out: {}", argument.name, fault);
   }
 
-  /// Iterations of so many samples; nothing where the global batch is not known.
-  std::optional<std::int64_t> steps_of(const char* name) {
-    const auto samples = a_.whole(name), global = draft_.integer("batch.global");
-    if (!samples) return std::nullopt;
-    if (!global) {
-      draft_.remark(
-          "{} counts samples, and without --global-batch-size they are no steps: left out", name);
-      return std::nullopt;
-    }
-    if (*samples % *global != 0) {
-      draft_.remark("{} {} is no multiple of the global batch of {}: {} steps", name, *samples,
-                    *global, *samples / *global);
-    }
-    return *samples / *global;
-  }
-
   void take_length() {
     if (const auto length = a_.whole("--encoder-seq-length"))
       draft_.set("data.sequence_length", *length, "--encoder-seq-length");
-    if (const auto steps = steps_of("--train-samples"))
+    batch_.emplace(a_, draft_);
+    if (const auto steps = batch_->steps_of("--train-samples"))
       draft_.set("run.steps", *steps, "--train-samples");
-    if (a_.has("--rampup-batch-size")) {
-      const auto global = draft_.integer("batch.global");
-      draft_.remark("--rampup-batch-size is left out: the global batch is {} from the first step",
-                    global ? fmt::format("{}", *global) : "the same");
-    }
     if (const auto at = a_.whole("--exit-interval")) {
       draft_.set("run.exit_at_step", *at, "--exit-interval");
       draft_.remark(
@@ -258,7 +239,7 @@ class MegatronRun {
   void convert_schedule() {
     const std::string style = a_.text("--lr-decay-style").value_or("linear");
     const auto steps = draft_.integer("run.steps");
-    if (const auto end = steps_of("--lr-decay-samples"))
+    if (const auto end = batch_->steps_of("--lr-decay-samples"))
       draft_.set("lr_schedule.decay_end_step", *end, "--lr-decay-samples");
     const std::optional<std::int64_t> end = draft_.integer("lr_schedule.decay_end_step")
                                                 ? draft_.integer("lr_schedule.decay_end_step")
@@ -282,7 +263,7 @@ class MegatronRun {
 
   void convert_wsd(std::optional<std::int64_t> end, std::optional<std::int64_t> steps) {
     draft_.set("lr_schedule.kind", "wsd", "--lr-decay-style");
-    if (const auto decay = steps_of("--lr-wsd-decay-samples"))
+    if (const auto decay = batch_->steps_of("--lr-wsd-decay-samples"))
       draft_.set("lr_schedule.decay_steps", *decay, "--lr-wsd-decay-samples");
     constexpr Word kShapes[] = {{"linear", "linear"}, {"cosine", "cosine"}, {"minus_sqrt", "sqrt"}};
     const std::string shape = a_.text("--lr-wsd-decay-style").value_or("exponential");
@@ -300,7 +281,7 @@ class MegatronRun {
   }
 
   void convert_warmup(std::optional<std::int64_t> end) {
-    if (const auto warmup = steps_of("--lr-warmup-samples"))
+    if (const auto warmup = batch_->steps_of("--lr-warmup-samples"))
       draft_.set("lr_schedule.warmup_steps", *warmup, "--lr-warmup-samples");
     if (const auto fraction = a_.real("--lr-warmup-fraction")) {
       if (!end) {
@@ -566,6 +547,7 @@ class MegatronRun {
 
   const MegatronArguments& a_;
   ConversionDraft& draft_;
+  std::optional<MegatronBatch> batch_;
   bool split_validates_ = false;
 };
 

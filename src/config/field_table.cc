@@ -28,8 +28,9 @@ Field make_field(std::string path, Access access, FieldRow row) {
   field.read = [access](const RunConfig& config) {
     return C::read(access(const_cast<RunConfig&>(config)));
   };
-  if constexpr (requires(const Json& json) { C::faults_within(json); })
-    field.faults_within = C::faults_within;
+  using Of = Codec<typename Given<T>::Type>;
+  if constexpr (requires(const Json& json) { Of::faults_within(json, row); })
+    field.faults_within = [row](const Json& json) { return Of::faults_within(json, row); };
   field.row = std::move(row);
   return field;
 }
@@ -169,7 +170,10 @@ void add_data(std::vector<Field>& list) {
             "before the first step, else own",
         .peers = {"--attention-backend --use-flash-attn", "", "attn_implementation",
                   "model.attn_type"});
-  FIELD(batch.global, .text = "Samples of one update: micro x accumulation x data",
+  FIELD(batch.global,
+        .text =
+            "Samples of one update: micro x accumulation x data; or a ramp, each size from the "
+            "first step on before which from_token tokens are consumed",
         .unit = "samples", .default_text = "derived", .example = "64", .minimum = 1, .maximum = 1e9,
         .peers = {"--global-batch-size", "train_batch_size", "", "training.global_batch_size"});
   FIELD(batch.micro, .text = "Samples that one rank takes at a time", .unit = "samples",

@@ -200,10 +200,16 @@ struct Codec<std::optional<T>> {
   static Json read(const std::optional<T>& value) {
     return value ? Codec<T>::read(*value) : Json();
   }
-  static std::vector<Problem> faults_within(const Json& json) requires requires {
-    Codec<T>::faults_within(json);
-  }
-  { return Codec<T>::faults_within(json); }
+};
+
+/// What a member holds where it is given.
+template <class T>
+struct Given {
+  using Type = T;
+};
+template <class T>
+struct Given<std::optional<T>> {
+  using Type = T;
 };
 
 template <class T, std::size_t kCount>
@@ -255,11 +261,22 @@ struct ObjectCodec {
   static std::string legal(const FieldRow&);
   static bool assign(const Json& json, const FieldRow& row, T& out);
   static Json read(const T& value);
-  static std::vector<Problem> faults_within(const Json& json);
+  static std::vector<Problem> faults_within(const Json& json, const FieldRow& row);
 };
 template <>
 struct Codec<Fp8Precision> : ObjectCodec<Fp8Precision> {};
 template <>
 struct Codec<Prometheus> : ObjectCodec<Prometheus> {};
+
+/// A number, or a list of [from_token, number]; `row` is the number's.
+template <>
+struct Codec<GlobalBatch> {
+  static std::vector<std::string> words(const FieldRow& row);
+  static Json schema(const FieldRow& row);
+  static std::string legal(const FieldRow& row);
+  static bool assign(const Json& json, const FieldRow& row, GlobalBatch& out);
+  static Json read(const GlobalBatch& value);
+  static std::vector<Problem> faults_within(const Json& json, const FieldRow& row);
+};
 
 }  // namespace trireme

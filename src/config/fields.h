@@ -48,7 +48,8 @@ struct Field {
   std::function<bool(const Json&, RunConfig&)> assign;
   /// The member as JSON; null where it is not given.
   std::function<Json(const RunConfig&)> read;
-  /// Of an object with keys of its own: what is wrong with those. May be empty.
+  /// Of a value with parts that have paths of their own: what is wrong with those; nothing where it
+  /// is no such value. May be empty.
   std::function<std::vector<Problem>(const Json&)> faults_within;
 
   [[nodiscard]] std::string_view section() const;  ///< "optimizer"; "" for a field of the top level

@@ -551,6 +551,19 @@ std::optional<std::int64_t> MegatronArguments::whole(std::string_view name) cons
   return number;
 }
 
+std::optional<std::vector<std::int64_t>> MegatronArguments::wholes(std::string_view name) const {
+  const MegatronArgument* argument = find(name);
+  if (argument == nullptr) return std::nullopt;
+  std::vector<std::int64_t> numbers;
+  for (const std::string& value : argument->values) {
+    if (value.find(kUnknownMark) != std::string::npos) return std::nullopt;
+    const auto number = parsed<std::int64_t>(without_underscores(value));
+    if (!number) fault(name, fmt::format("{} is no whole number", Json(value).dump()));
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
+
 std::optional<std::int64_t> MegatronArguments::size(std::string_view name) const {
   const auto number = whole(name);
   if (number && (*number < 1 || *number > kSizeMax))

@@ -43,6 +43,8 @@ class MegatronArguments {
   /// Throws ConfigError where there is none, or no number of that kind.
   [[nodiscard]] std::optional<std::string> text(std::string_view name) const;
   [[nodiscard]] std::optional<std::int64_t> whole(std::string_view name) const;
+  /// Several of them; nothing where one is known on the machine only, which is reported.
+  [[nodiscard]] std::optional<std::vector<std::int64_t>> wholes(std::string_view name) const;
   /// Of something that a model has: 1 to 2^24, else a fault too.
   [[nodiscard]] std::optional<std::int64_t> size(std::string_view name) const;
   [[nodiscard]] std::optional<double> real(std::string_view name) const;

@@ -1,5 +1,7 @@
 #include "config/parse.h"
 
+#include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "base/file.h"
@@ -120,6 +122,10 @@ const Json* given_value(const Json& given, const Field& field) {
   return section == nullptr ? nullptr : section->find(field.key());
 }
 
+std::vector<Problem> faults_within(const Field& field, const Json& value) {
+  return field.faults_within ? field.faults_within(value) : std::vector<Problem>();
+}
+
 void read_fields(const Json& given, LoadedConfig& loaded) {
   const std::set<std::string> meant = keys_meant(loaded.problems);
   for (const Field& field : fields()) {
@@ -132,9 +138,8 @@ void read_fields(const Json& given, LoadedConfig& loaded) {
       loaded.problems.push_back({field.path, shown(*value), field.legal, "", kNotInThisVersion});
     } else if (field.assign(*value, loaded.config)) {
       continue;
-    } else if (field.faults_within && value->is_object()) {
-      for (Problem& problem : field.faults_within(*value))
-        loaded.problems.push_back(std::move(problem));
+    } else if (auto within = faults_within(field, *value); !within.empty()) {
+      std::ranges::move(within, std::back_inserter(loaded.problems));
     } else {
       loaded.problems.push_back({field.path, shown(*value), legal_of(field, *value),
                                  nearest_value(field, *value), fault_of(field, *value)});

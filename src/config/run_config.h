@@ -13,6 +13,7 @@
 
 #include "base/dtype.h"
 #include "base/json.h"
+#include "config/batch_ramp.h"
 #include "config/model_config.h"
 
 namespace trireme {
@@ -133,7 +134,7 @@ struct RunConfig {
   } model_backend;
 
   struct Batch {
-    std::optional<std::int64_t> global;
+    std::optional<GlobalBatch> global;
     std::optional<std::int64_t> micro;
     std::optional<std::int64_t> accumulation;
     friend bool operator==(const Batch&, const Batch&) = default;

@@ -26,7 +26,6 @@ bool is_future_value(std::string_view path, const Json& value) {
   RunConfig scratch;
   const Field* field = find_field(path);
   if (field == nullptr || field->assign(value, scratch)) return false;
-  if (path == "batch.global" && value.is_array()) return true;  // a ramp
   return value.is_string() &&
          std::any_of(std::begin(kWords), std::end(kWords), [&](const auto& word) {
            return word.first == path && word.second == value.as_string();

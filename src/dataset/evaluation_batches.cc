@@ -17,7 +17,8 @@ EvaluationBatches::EvaluationBatches(std::shared_ptr<const SampleSource> source,
   expect(shape.tokens == source->length(), "samples of {} tokens from a source of {}", shape.tokens,
          source->length());
   std::int64_t wanted = 0;
-  if (!multiply_checked(batches, shape.global, &wanted)) wanted = SampleSource::kEndless - 1;
+  if (!multiply_checked(batches, shape.global.largest(), &wanted))
+    wanted = SampleSource::kEndless - 1;
   samples_ = std::min(wanted, source->count());
   passes_ = samples_ / (shape.micro * shape.data_ranks) +
             (samples_ % (shape.micro * shape.data_ranks) > 0 ? 1 : 0);

@@ -8,11 +8,11 @@
 
 namespace trireme {
 
-/// The validation samples 0 ... batches * global - 1, or all of the source once where it has fewer;
-/// the same at every evaluation. They fall to micro-batches and data ranks like those of training
-/// (sample s to pass floor(s / (micro * data)), data rank floor(s / micro) mod data), in as many
-/// passes as the samples need; places without a sample are rows without counted targets, so that
-/// every rank does the same number of passes.
+/// The validation samples 0 ... batches * largest global - 1, or all of the source once where it
+/// has fewer; the same at every evaluation. They fall to micro-batches and data ranks like those of
+/// training (sample s to pass floor(s / (micro * data)), data rank floor(s / micro) mod data), in
+/// as many passes as the samples need; places without a sample are rows without counted targets, so
+/// that every rank does the same number of passes.
 class EvaluationBatches {
  public:
   /// `batches` global batches; the rest as Loader's. `shape`'s accumulation is not used.

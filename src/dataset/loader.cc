@@ -16,6 +16,7 @@ namespace {
 struct Step {
   std::vector<BatchBuilder> builders;  // one for each micro-batch
   std::vector<MicroBatch> micro_batches;
+  std::int64_t first_sample = 0, samples = 0;  // of all ranks
   std::int64_t target_count = 0;
   std::exception_ptr fault;
 };
@@ -26,7 +27,13 @@ struct Loader::State {
         const BatchShape& batch_shape);
   ~State();
   void run();
-  void build(Step& step, std::int64_t first_sample);
+  void build(Step& step);
+  /// Where the step that is built next begins.
+  [[nodiscard]] std::int64_t next_to_build() {
+    if (built == handed_out) return next_sample;
+    const Step& last = at(built - 1);
+    return last.first_sample + last.samples;
+  }
   Step& at(std::int64_t number) { return steps[static_cast<std::size_t>(number) % steps.size()]; }
   /// The step handed out `ahead` calls from now, once it is built; throws what building it met.
   Step& wait_for(std::unique_lock<std::mutex>& lock, int ahead);
@@ -50,8 +57,9 @@ Loader::State::State(std::shared_ptr<const SampleSource> source, const BatchRule
     : shape(batch_shape),
       samples(batch_shape.micro),
       steps(2 * static_cast<std::size_t>(batch_shape.lookahead)) {
-  expect(shape.global == shape.micro * shape.accumulation * shape.data_ranks,
-         "a global batch of {} as {} x {} x {}", shape.global, shape.micro, shape.accumulation,
+  const std::int64_t largest = shape.global.largest();
+  expect(largest == shape.micro * shape.accumulation * shape.data_ranks,
+         "a global batch of {} as {} x {} x {}", largest, shape.micro, shape.accumulation,
          shape.data_ranks);
   expect(shape.data_rank >= 0 && shape.data_rank < shape.data_ranks, "data rank {} of {}",
          shape.data_rank, shape.data_ranks);
@@ -80,10 +88,11 @@ void Loader::State::run() {
     changed.wait(lock, [this] { return built < handed_out + shape.lookahead || ended; });
     if (ended) return;
     Step& step = at(built);
-    const std::int64_t first_sample = next_sample + (built - handed_out) * shape.global;
+    step.first_sample = next_to_build();
+    step.samples = shape.global.size_at(step.first_sample);
     building = true;
     lock.unlock();
-    build(step, first_sample);
+    build(step);
     lock.lock();
     building = false;
     ++built;
@@ -91,13 +100,15 @@ void Loader::State::run() {
   }
 }
 
-void Loader::State::build(Step& step, std::int64_t first_sample) {
+void Loader::State::build(Step& step) {
   step.fault = nullptr;
   step.target_count = 0;
+  step.micro_batches.resize(step.samples / (shape.micro * shape.data_ranks));
   try {
-    for (std::int64_t m = 0; m < shape.accumulation; ++m) {
+    for (std::size_t m = 0; m < step.micro_batches.size(); ++m) {
       const std::int64_t first =
-          first_sample + (m * shape.data_ranks + shape.data_rank) * shape.micro;
+          step.first_sample +
+          (static_cast<std::int64_t>(m) * shape.data_ranks + shape.data_rank) * shape.micro;
       for (std::int64_t row = 0; row < shape.micro; ++row) samples[row] = first + row;
       step.builders[m].build(samples);
       step.micro_batches[m] = step.builders[m].micro_batch();
@@ -141,7 +152,7 @@ StepBatch Loader::next() {
   std::unique_lock lock(state_->mutex);
   const Step& step = state_->wait_for(lock, 1);
   ++state_->handed_out;
-  state_->next_sample += state_->shape.global;
+  state_->next_sample += step.samples;
   state_->changed.notify_all();
   return {step.micro_batches, step.target_count};
 }

@@ -16,7 +16,8 @@ namespace trireme {
 /// How the samples of a global batch fall to the data ranks: sample s of a batch goes to
 /// micro-batch floor(s / (micro * data)), data rank floor(s / micro) mod data.
 struct BatchShape {
-  std::int64_t global = 1, micro = 1, accumulation = 1;
+  BatchRamp global = 1;
+  std::int64_t micro = 1, accumulation = 1;  ///< of the largest batch
   int data_rank = 0, data_ranks = 1;
   std::int64_t tokens = 1;  ///< T of a sample
   AxisRank context = {};    ///< that shares out the tokens of each sample
@@ -27,7 +28,7 @@ struct BatchShape {
 
 /// One optimizer step of one data and context rank. Views stay valid for `lookahead` more.
 struct StepBatch {
-  std::span<const MicroBatch> micro_batches;  ///< `accumulation` of them
+  std::span<const MicroBatch> micro_batches;  ///< `accumulation` of them in the largest
   std::int64_t target_count = 0;              ///< counted targets in this rank's micro-batches
 };
 

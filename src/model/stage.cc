@@ -37,7 +37,8 @@ Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& par
       ropes_(context, config, shape.tokens),
       chunks_(chunks_of(config, shape)),
       loss_sum_(DType::kF64, {1}, context.device()),
-      loss_scale_(DType::kF32, {1}, context.device()) {
+      loss_scale_(DType::kF32, {1}, context.device()),
+      device_batches_(shape.steps.empty() ? 1 : shape.steps.front()) {
   expect(context.device().kind == shape.device, "a stage laid out for another device");
   expect(axes_.tensor.rank() == shape.cut.tensor && axes_.context.rank() == shape.cut.context &&
              axes_.expert.cut() == shape.cut.expert,
@@ -55,7 +56,17 @@ Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& par
   }
 }
 
+void Stage::take_step_of(std::int64_t micro_batches) {
+  first_entry_ = 0;
+  for (const std::int64_t count : shape_.steps) {
+    if (count == micro_batches) return;
+    first_entry_ += count;
+  }
+  expect(shape_.steps.empty(), "a step of {} micro-batches, which no schedule has", micro_batches);
+}
+
 void Stage::begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {
+  take_step_of(std::ssize(micro_batches));
   micro_batches_ = device_batches_.bring(context_, micro_batches);
   const auto scale =
       static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(1, target_count)));
@@ -69,10 +80,12 @@ ExpertsBalance Stage::experts_balance() const {
   ExpertsBalance balance;
   if (!experts_) return balance;
   const ExpertsConfig& experts = *largest_.experts;
-  const auto step = static_cast<double>(balance_.step_tokens);
-  balance.aux_factor = static_cast<float>(
-      balance_.aux_coefficient * static_cast<double>(experts.count) /
-      (static_cast<double>(experts.chosen) * static_cast<double>(balance_.scope_tokens) * step));
+  const auto step =
+      static_cast<double>(balance_.pass_tokens * static_cast<std::int64_t>(micro_batches_.size()));
+  const double scope = balance_.whole_batch ? step : static_cast<double>(balance_.sequence_tokens);
+  balance.aux_factor =
+      static_cast<float>(balance_.aux_coefficient * static_cast<double>(experts.count) /
+                         (static_cast<double>(experts.chosen) * scope * step));
   balance.z_factor = static_cast<float>(balance_.z_loss / step);
   balance.whole_batch = balance_.whole_batch;
   return balance;
@@ -209,14 +222,15 @@ Stage::ExpertTotals Stage::expert_totals() {
 std::int32_t Stage::entry_in(std::vector<std::int32_t> ChunkShape::*list, int chunk,
                              int micro_batch, std::int64_t layer) const {
   const ChunkShape& of = chunks_[static_cast<std::size_t>(chunk)];
-  return entry_of(of.*list, micro_batch * of.range.layers + layer);
+  return entry_of(of.*list, (first_entry_ + micro_batch) * of.range.layers + layer);
 }
 
 LayerActivations Stage::forward_acts(int chunk, int micro_batch) const {
   const ChunkShape& of = chunks_[static_cast<std::size_t>(chunk)];
   const std::span<const std::int32_t> all(of.activations);
   const auto layers = std::min(static_cast<std::size_t>(of.range.layers), all.size());
-  const std::size_t first = static_cast<std::size_t>(micro_batch) * layers % all.size();
+  const std::size_t first =
+      static_cast<std::size_t>(first_entry_ + micro_batch) * layers % all.size();
   return {layer_shape_, buffers_.activations, all.subspan(first, layers)};
 }
 
@@ -245,8 +259,8 @@ StreamGradient Stage::dy_of(int chunk, int micro_batch, std::int64_t layer) {
     return gradients_in_turns(layer).mlp.stream(layer_shape_.config);
   if (layer >= 0)
     return kept_of(chunk, micro_batch, layer)->gradients.mlp.stream(layer_shape_.config);
-  const std::int32_t entry =
-      entry_of(chunks_[static_cast<std::size_t>(chunk)].embedding_gradients, micro_batch);
+  const std::int32_t entry = entry_of(chunks_[static_cast<std::size_t>(chunk)].embedding_gradients,
+                                      first_entry_ + micro_batch);
   return {entry < 0 ? buffers_.input_gradient_TC
                     : buffers_.embedding_gradients_TC[static_cast<std::size_t>(entry)]};
 }
@@ -282,7 +296,7 @@ BlockGradients Stage::gradients_of_w(int chunk, int micro_batch, std::int64_t la
 }
 
 int Stage::slot(int chunk, int micro_batch) const {
-  return entry_of(chunks_[static_cast<std::size_t>(chunk)].ends, micro_batch);
+  return entry_of(chunks_[static_cast<std::size_t>(chunk)].ends, first_entry_ + micro_batch);
 }
 
 Stage::Ends& Stage::ends_of(int chunk, int micro_batch) {
@@ -393,6 +407,7 @@ double Stage::loss_sum() {
 }
 
 void Stage::begin_evaluation(const MicroBatch& micro_batch) {
+  first_entry_ = 0;
   micro_batches_ = device_batches_.bring(context_, {&micro_batch, 1});
   evaluating_ = true;
   begin_experts({});

@@ -45,6 +45,9 @@ struct ChunkShape {
 
 /// Of each virtual stage of a schedule, which has these parts of the model.
 std::vector<ChunkShape> chunks_of(const Schedule& schedule, const std::vector<ChunkRange>& stages);
+/// Of several schedules, one of which each step runs: the entries of the next behind those of the
+/// one before, so that the memory is that of the one that needs most.
+void append(std::vector<ChunkShape>& chunks, const std::vector<ChunkShape>& next);
 /// Of a chunk that shares with no other: so many micro-batches in flight, between B and W, after R.
 ChunkShape lone_chunk(const ChunkRange& range, int in_flight, int waiting = 1, int recomputed = 0);
 
@@ -55,6 +58,9 @@ struct StageShape {
   StageCut cut = {};
   Recompute recompute = Recompute::kNone;
   std::vector<ChunkShape> chunks = {};  ///< in order of the model; none: the whole
+  /// Micro-batches of the steps whose entries the chunks have, one behind the other; none: any
+  /// number, which the entries serve in turn.
+  std::vector<std::int64_t> steps = {};
   DeviceKind device = DeviceKind::kCpu;
   std::optional<Fp8Precision> fp8 = {};  ///< of products that are declared so
   bool nf4 = false;                      ///< weights are declared to be in NF4
@@ -78,9 +84,9 @@ struct StageAxes {
 /// What balances the experts of a step (RunConfig::Moe).
 struct StageBalance {
   double aux_coefficient = 0, z_loss = 0;
-  bool whole_batch = false;       ///< BalanceScope::kGlobal
-  std::int64_t scope_tokens = 1;  ///< of a whole sequence, or of the step
-  std::int64_t step_tokens = 1;
+  bool whole_batch = false;  ///< BalanceScope::kGlobal
+  std::int64_t sequence_tokens = 1;
+  std::int64_t pass_tokens = 1;  ///< of a micro-batch of all data ranks
 };
 
 class Stage final : public StageProgram {
@@ -93,6 +99,8 @@ class Stage final : public StageProgram {
   static std::int64_t buffer_bytes(const ModelConfig& config, const StageShape& shape,
                                    DType compute);
 
+  /// The next actions, and what is asked of slots, are of a step of so many micro-batches.
+  void take_step_of(std::int64_t micro_batches);
   /// The micro-batches of the next step's actions, and how many targets its global batch counts.
   void begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count);
   /// Adapters begin: each magnitude is the length of its row of W (AdapterConfig). The store's own
@@ -257,6 +265,7 @@ class Stage final : public StageProgram {
   std::map<std::pair<const ChunkParams*, ActionKind>, std::vector<int>> reads_;
   DeviceBatches device_batches_;
   std::span<const MicroBatch> micro_batches_;
+  std::int64_t first_entry_ = 0;  // of the chunks', in micro-batches: of the step that is taken
   bool evaluating_ = false;
 };
 

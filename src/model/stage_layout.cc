@@ -125,6 +125,17 @@ std::vector<ChunkShape> chunks_of(const Schedule& schedule, const std::vector<Ch
   return chunks;
 }
 
+void append(std::vector<ChunkShape>& chunks, const std::vector<ChunkShape>& next) {
+  if (chunks.empty()) chunks.resize(next.size());
+  for (std::size_t i = 0; i < next.size(); ++i) {
+    chunks[i].range = next[i].range;
+    for (auto list : {&ChunkShape::ends, &ChunkShape::activations, &ChunkShape::gradients,
+                      &ChunkShape::embedding_gradients, &ChunkShape::recomputed})
+      (chunks[i].*list)
+          .insert((chunks[i].*list).end(), (next[i].*list).begin(), (next[i].*list).end());
+  }
+}
+
 ChunkShape lone_chunk(const ChunkRange& range, int in_flight, int waiting, int recomputed) {
   return {range,
           in_turn(in_flight),

@@ -1,5 +1,6 @@
 #include "pipeline/device_batches.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "tensor/arena.h"
@@ -33,7 +34,8 @@ std::span<const MicroBatch> DeviceBatches::bring(Context& context,
                                                  std::span<const MicroBatch> batches) {
   if (!context.on_gpu()) return batches;
   ArenaCursor measure;
-  for (const MicroBatch& batch : batches) lay_out(measure, batch);
+  for (std::size_t i = 0; i < std::max(room_, batches.size()); ++i)
+    lay_out(measure, batches[std::min(i, batches.size() - 1)]);
   if (!copied_) copied_ = gpu::Event(gpu::make_event());
   if (measure.bytes() > memory_.size()) {
     context.synchronize();
@@ -45,6 +47,7 @@ std::span<const MicroBatch> DeviceBatches::bring(Context& context,
   gpu::wait_here(copied_.get());
   ArenaCursor host(staging_.data()), device(memory_.data());
   views_.clear();
+  views_.reserve(std::max(room_, batches.size()));
   for (const MicroBatch& batch : batches) {
     const MicroBatch staged = lay_out(host, batch);
     fill(staged.input_ids, batch.input_ids);
@@ -54,7 +57,7 @@ std::span<const MicroBatch> DeviceBatches::bring(Context& context,
     fill(staged.numbers, batch.numbers);
     views_.push_back(lay_out(device, batch));
   }
-  gpu::copy(memory_.data(), staging_.data(), measure.bytes(), context.exec().stream);
+  gpu::copy(memory_.data(), staging_.data(), host.bytes(), context.exec().stream);
   gpu::record(copied_.get(), context.exec().stream);
   return views_;
 }

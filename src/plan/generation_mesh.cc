@@ -138,7 +138,7 @@ GenerationMesh resolve_generation(const ModelConfig& model, const GenerationRequ
   parallel.pipeline = pipeline;
   parallel.pipeline_layers = layers_by_weights(model, pipeline);
   result.mesh = MeshShape({static_cast<int>(pipeline), 1, 1, static_cast<int>(tensor)});
-  result.pipeline = make_pipeline(result.config, result.mesh, {1, 1, 1, 1}, request.compute);
+  result.pipeline = make_pipeline(result.config, result.mesh, {{1, 1, 1, 1}}, request.compute);
   return result;
 }
 

@@ -86,7 +86,7 @@ void LayoutBounds::count_elements() {
 }
 
 const RunConfig& LayoutBounds::config_of(const LayoutChoice& layout) {
-  take_choice(layout, *task_.config.batch.global, config_);
+  take_choice(layout, task_.config.batch.global->largest(), config_);
   return config_;
 }
 
@@ -197,6 +197,10 @@ bool LayoutBounds::lay_out(const LayoutChoice& layout) {
   return true;
 }
 
+void LayoutBounds::take_schedule(Schedule schedule) {
+  run_.pipeline.steps = {{run_.passes.accumulation, std::move(schedule)}};
+}
+
 /// Which group of ZeRO a run takes, its memory decides.
 template <class Seconds>
 double LayoutBounds::with_either_group(const Seconds& seconds) {
@@ -220,7 +224,7 @@ std::optional<double> LayoutBounds::seconds(const LayoutChoice& layout, bool may
 double LayoutBounds::played_seconds(const LayoutChoice& layout) {
   outline(layout);
   expect(lay_out(layout), "a layout without a schedule");
-  run_.pipeline.schedule = make_schedule(request_of(layout, run_.passes.accumulation));
+  take_schedule(make_schedule(request_of(layout, run_.passes.accumulation)));
   return with_either_group([&](const StepLayout& step) {
     return predict_step(config_.model, step, task_.cluster).seconds;
   });
@@ -229,10 +233,9 @@ double LayoutBounds::played_seconds(const LayoutChoice& layout) {
 std::int64_t LayoutBounds::bytes(const LayoutChoice& layout, bool may_split) {
   outline(layout);
   expect(lay_out(layout), "a layout without a schedule");
-  run_.pipeline.schedule =
-      may_split ? one_micro_batch(run_.pipeline.placement, narrow<int>(layout.pipeline))
-                : short_schedule(layout, run_.passes.accumulation);
-  run_.pipeline.chunks = chunks_of(run_.pipeline.schedule, run_.pipeline.stages);
+  take_schedule(may_split ? one_micro_batch(run_.pipeline.placement, narrow<int>(layout.pipeline))
+                          : short_schedule(layout, run_.passes.accumulation));
+  run_.pipeline.chunks = chunks_of(run_.pipeline.schedule(), run_.pipeline.stages);
   const std::int64_t last = run_.mesh.size() - run_.mesh.stage_size();
   const std::int64_t group = zero_group_of_node(config_, task_.input.node, run_.mesh);
   const auto most = [&](std::int64_t zero_group) {

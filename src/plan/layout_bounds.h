@@ -49,6 +49,7 @@ class LayoutBounds {
   const ResolvedRun& outline(const LayoutChoice& layout);
   /// Its stages into run_.pipeline; false where the schedule does not exist for the numbers.
   bool lay_out(const LayoutChoice& layout);
+  void take_schedule(Schedule schedule);
   void count_elements();
   double one_micro_batch_bytes(const LayoutChoice& shape);
   std::int64_t bytes_of(std::int64_t zero_group, std::int64_t rank);

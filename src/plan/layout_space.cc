@@ -21,9 +21,9 @@ class Shapes {
         of_(of),
         config_(task.config),
         input_(task.input),
-        global_(*config_.batch.global) {
+        global_(config_.batch.global->largest()) {
     input_.detail = PipelineDetail::kRules;
-    input_.schedule = nullptr;
+    input_.schedules = nullptr;
     input_.expert_placement = nullptr;
   }
 

@@ -240,10 +240,17 @@ std::vector<ChunkShape> Pipeline::chunks_of(int rank) const {
   return own;
 }
 
+std::vector<Schedule> Pipeline::schedules() const {
+  std::vector<Schedule> all;
+  for (const StepPlan& step : steps) all.push_back(step.schedule);
+  return all;
+}
+
 bool Pipeline::splits(int rank) const {
-  const std::vector<Action>& actions = schedule.ranks[static_cast<std::size_t>(rank)];
-  return std::any_of(actions.begin(), actions.end(), [](const Action& action) {
-    return action.kind == ActionKind::kBackwardInput;
+  return std::ranges::any_of(steps, [&](const StepPlan& step) {
+    const std::vector<Action>& actions = step.schedule.ranks[static_cast<std::size_t>(rank)];
+    return std::ranges::any_of(
+        actions, [](const Action& action) { return action.kind == ActionKind::kBackwardInput; });
   });
 }
 
@@ -257,39 +264,56 @@ Pipeline lay_out_stages(const RunConfig& config, std::int64_t micro_batches) {
   return pipeline;
 }
 
-Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& passes,
-                       DType compute, const Schedule* made, PipelineDetail detail) {
+namespace {
+
+/// The schedule of one size, where nobody has made it: generated, or read.
+Schedule schedule_of_step(const RunConfig& config, const Pipeline& pipeline,
+                          const ScheduleRequest& request) {
   const RunConfig::Parallel& parallel = config.parallel;
-  ScheduleRequest request = schedule_request(parallel, passes.accumulation);
-  const bool generated = made == nullptr && schedule_kind(parallel.pipeline_schedule);
+  if (schedule_kind(parallel.pipeline_schedule)) return make_schedule(request);
+  Schedule schedule = schedule_of_file(config, request.micro_batches);
+  require_valid(schedule, parallel.pipeline_schedule,
+                {parallel.pipeline_memory_limit, pipeline.w_memory, pipeline.r_memory});
+  return schedule;
+}
+
+}  // namespace
+
+Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh,
+                       const std::vector<ResolvedBatch>& passes, DType compute,
+                       const std::vector<Schedule>* made, PipelineDetail detail) {
+  const ResolvedBatch& largest = passes.front();
   Pipeline pipeline;
-  if (generated) {
-    pipeline = lay_out_stages(config, passes.accumulation);
+  if (made == nullptr && schedule_kind(config.parallel.pipeline_schedule)) {
+    pipeline = lay_out_stages(config, largest.accumulation);
   } else {
-    pipeline.schedule = made != nullptr ? *made : schedule_of_file(config, passes.accumulation);
-    pipeline.placement = shape_of(pipeline.schedule).placement;
+    pipeline.placement =
+        shape_of(made != nullptr ? made->front() : schedule_of_file(config, largest.accumulation))
+            .placement;
     check_layers(config, std::ssize(pipeline.placement));
     place_stages(config, pipeline);
   }
   for (const ChunkRange& stage : pipeline.stages) {
-    const Held held = memory_of(config, mesh, passes, compute, stage);
+    const Held held = memory_of(config, mesh, largest, compute, stage);
     pipeline.w_memory = std::max(pipeline.w_memory, held.w);
     pipeline.r_memory = std::max(pipeline.r_memory, held.r);
   }
-  request.times = pipeline.times;
-  request.w_memory = pipeline.w_memory;
-  request.stage_sizes = stage_sizes(config, pipeline);
-  if (generated) {
-    pipeline.schedule = make_schedule(request);
-  } else if (made == nullptr) {
-    require_valid(pipeline.schedule, parallel.pipeline_schedule,
-                  {parallel.pipeline_memory_limit, pipeline.w_memory, pipeline.r_memory});
+  const StageSizes sizes = stage_sizes(config, pipeline);
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    StepPlan& step = pipeline.steps.emplace_back();
+    step.micro_batches = passes[i].accumulation;
+    ScheduleRequest request = schedule_request(config.parallel, step.micro_batches);
+    request.times = pipeline.times;
+    request.w_memory = pipeline.w_memory;
+    request.stage_sizes = sizes;
+    step.schedule = made != nullptr ? made->at(i) : schedule_of_step(config, pipeline, request);
+    step.schedule.first_trained = first_trained_stage(config.model, pipeline.stages);
+    append(pipeline.chunks, trireme::chunks_of(step.schedule, pipeline.stages));
+    if (detail == PipelineDetail::kPrograms)
+      step.program = proved_program(step.schedule, pipeline.times);
   }
-  pipeline.schedule.first_trained = first_trained_stage(config.model, pipeline.stages);
-  pipeline.chunks = chunks_of(pipeline.schedule, pipeline.stages);
-  if (detail == PipelineDetail::kSchedule) return pipeline;
-  pipeline.step = proved_program(pipeline.schedule, pipeline.times);
-  pipeline.evaluation = proved_program(make_forward_pass(pipeline.placement), pipeline.times);
+  if (detail == PipelineDetail::kPrograms)
+    pipeline.evaluation = proved_program(make_forward_pass(pipeline.placement), pipeline.times);
   return pipeline;
 }
 

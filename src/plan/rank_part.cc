@@ -15,11 +15,12 @@ bool has_shards(const RunConfig::Parallel& config, StagePurpose purpose) {
 
 void take_pipeline_rank(const Pipeline& pipeline, int rank, RankPart& part) {
   part.chunks = pipeline.chunks_of(rank);
-  part.actions = pipeline.schedule.ranks[static_cast<std::size_t>(rank)];
+  for (const StepPlan& step : pipeline.steps) part.steps.push_back(step.micro_batches);
+  part.actions = pipeline.schedule().ranks[static_cast<std::size_t>(rank)];
   const std::vector<std::int32_t>& holder = pipeline.placement;
-  const ScheduleShape shape{static_cast<std::int32_t>(pipeline.schedule.ranks.size()),
+  const ScheduleShape shape{static_cast<std::int32_t>(pipeline.schedule().ranks.size()),
                             static_cast<std::int32_t>(holder.size()), 1, holder,
-                            pipeline.schedule.first_trained};
+                            pipeline.schedule().first_trained};
   std::vector<std::int32_t> chunk_of(holder.size());
   std::int32_t chunks = 0;
   for (std::size_t s = 0; s < holder.size(); ++s) {
@@ -122,6 +123,7 @@ StageShape RankPart::stage(std::int64_t sequences, std::int64_t tokens, Recomput
   shape.purpose = purpose;
   shape.cut = cut;
   shape.chunks = chunks;
+  shape.steps = steps;
   shape.recompute = recompute;
   shape.device = device;
   shape.fp8 = fp8;

@@ -14,14 +14,17 @@ namespace trireme {
 struct RankPart {
   ParamDistribution store;
   StageCut cut;
-  std::vector<ChunkShape> chunks;  ///< of the pipeline rank; none: the whole model
-  /// This rank's actions, with virtual_stage replaced by the local chunk.
+  std::vector<ChunkShape> chunks;   ///< of the pipeline rank; none: the whole model
+  std::vector<std::int64_t> steps;  ///< StageShape::steps
+  /// This rank's actions in a step of the largest batch, with virtual_stage replaced by the local
+  /// chunk.
   std::vector<Action> actions;
   /// Of a micro-batch, activations and gradients to and from chunks on other pipeline ranks.
   int sends = 0, receives = 0;
   /// What the stage is made for: kTraining becomes kTrainingSplit where the rank has B and W apart.
   StagePurpose purpose = StagePurpose::kTraining;
-  /// Of all ranks that sum gradients; 0 where an embedding's is held whole, however few they are.
+  /// The most, of all ranks that sum gradients; 0 where an embedding's is held whole, however few
+  /// they are.
   std::int64_t step_tokens = 0;
   std::optional<Fp8Precision> fp8 = {};  ///< of the layers' products
   bool nf4 = false;                      ///< the base of adapters stands in NF4

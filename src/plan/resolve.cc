@@ -19,22 +19,25 @@ namespace {
 constexpr std::int64_t kLarge = std::int64_t{1}
                                 << 50;  ///< tokens of a step, beyond which arithmetic is not sound
 
-std::string given(const std::optional<std::int64_t>& value) {
-  return value ? std::to_string(*value) : "nothing";
-}
-
 /// "12 or 18": the multiples of `unit` around a value that is none.
 std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
   const std::int64_t below = value / unit * unit;
   return below == 0 ? std::to_string(unit) : fmt::format("{} or {}", below, below + unit);
 }
 
-/// global / (what each data rank takes at a time), or a fault.
-std::int64_t quotient(std::int64_t global, std::int64_t part, std::string_view part_name,
-                      std::int64_t data_ranks, std::vector<Problem>& problems) {
+/// A part of a batch that all data ranks take: micro or accumulation.
+struct BatchPart {
+  std::string_view name;
+  std::int64_t size, data_ranks;
+};
+
+/// global / (what each data rank takes at a time), or a fault of what stands at `path`.
+std::int64_t quotient(std::int64_t global, const BatchPart& of, std::string path,
+                      std::vector<Problem>& problems) {
+  const auto& [part_name, part, data_ranks] = of;
   const std::int64_t unit = part * data_ranks;
   if (global % unit == 0) return global / unit;
-  problems.push_back({"batch.global", std::to_string(global),
+  problems.push_back({std::move(path), std::to_string(global),
                       fmt::format("a multiple of {} x data ranks = {} x {} = {}", part_name, part,
                                   data_ranks, unit),
                       nearest_multiples(global, unit), "is not micro x accumulation x data ranks"});
@@ -98,9 +101,12 @@ class Resolver {
     if (data && clean({"batch"})) {
       const std::size_t faults = problems_.size();
       result.passes = result.batch = resolve_batch(config_.batch, *data, problems_);
+      result.ramp = result.batch.global;
+      if (config_.batch.global && config_.batch.global->is_ramp() && clean({"data"}))
+        result.ramp = BatchRamp(*config_.batch.global, config_.data.sequence_length);
       if (clean({"moe"}) && problems_.size() == faults) check_scope(result.batch);
       if (clean({"run", "data"}) && problems_.size() == faults) {
-        result.steps = resolve_steps(config_, result.batch.global, input_.windows, problems_);
+        result.steps = resolve_steps(config_, result.ramp, input_.windows, problems_);
         check_total(result);
       }
     }
@@ -295,8 +301,8 @@ class Resolver {
     run.passes = batch_of_passes(config_, run.batch, input_.world, input_.device);
     if (input_.detail == PipelineDetail::kRules) return;
     try {
-      run.pipeline =
-          make_pipeline(config_, run.mesh, run.passes, run.compute, input_.schedule, input_.detail);
+      run.pipeline = make_pipeline(config_, run.mesh, run.passes_of_sizes(), run.compute,
+                                   input_.schedules, input_.detail);
     } catch (const DataError& error) {
       const std::string& schedule = config_.parallel.pipeline_schedule;
       problems_.push_back({"parallel.pipeline_schedule", schedule,
@@ -306,7 +312,8 @@ class Resolver {
       if (error.code() != ExitCode::kConfig) throw;
       problems_.push_back(problem_of(error, "parallel.pipeline_schedule"));
     }
-    if (!run.pipeline.schedule.reproducible) {
+    if (run.pipeline.steps.empty()) return;
+    if (!run.pipeline.schedule().reproducible) {
       notes_.push_back(fmt::format(
           "parallel.pipeline_schedule: {} is not reproducible: it sums micro-batches in an order "
           "of its own, so this run has other bits than one with another schedule, and its "
@@ -320,7 +327,6 @@ class Resolver {
            fmt::format("not in this version with several virtual stages a rank ({})",
                        config_.parallel.pipeline_schedule)});
     }
-    if (run.pipeline.schedule.ranks.empty()) return;
     if (config_.parallel.speculative_step) check_speculation(run.pipeline);
     check_bubble(run.pipeline);
   }
@@ -336,9 +342,9 @@ class Resolver {
     for (int rank = 0; rank < ranks; ++rank) {
       if (pipeline.splits(rank)) return;
     }
-    const ScheduleShape shape = shape_of(pipeline.schedule);
+    const ScheduleShape shape = shape_of(pipeline.schedule());
     const bool is_1f1b = shape.stages_per_rank() == 1 &&
-                         pipeline.schedule.ranks == make_1f1b(ranks, shape.micro_batches).ranks;
+                         pipeline.schedule().ranks == make_1f1b(ranks, shape.micro_batches).ranks;
     notes_.push_back(fmt::format(
         "parallel.pipeline_schedule: {} {}: B and W are one action on every rank, since a "
         "micro-batch whose W waits keeps {:.2f} activations, for which its memory has no room. A "
@@ -390,7 +396,7 @@ class Resolver {
   }
 
   void check_speculation(const Pipeline& pipeline) {
-    const Simulation simulated = simulate(pipeline.schedule, pipeline.times);
+    const Simulation simulated = simulate(pipeline.schedule(), pipeline.times);
     if (simulated.cost < simulated.step_span * (1 - 1e-9)) return;
     notes_.push_back(fmt::format(
         "parallel.speculative_step: {}, the rank that begins a step first ends it last, so that "
@@ -408,6 +414,12 @@ class Resolver {
 
 }  // namespace
 
+std::vector<ResolvedBatch> ResolvedRun::passes_of_sizes() const {
+  std::vector<ResolvedBatch> all;
+  for (const std::int64_t size : ramp.sizes()) all.push_back(passes_of(size));
+  return all;
+}
+
 std::int64_t default_world(const RunConfig& config) {
   const auto& p = config.parallel;
   return p.tensor * p.context * p.pipeline * p.data.value_or(1);
@@ -421,10 +433,16 @@ ResolvedBatch resolve_batch(const RunConfig::Batch& batch, std::int64_t data_ran
   const auto& [global, micro, accumulation] = batch;
   if (global && accumulation && !micro) {
     out.accumulation = *accumulation;
-    out.micro = quotient(*global, *accumulation, "accumulation", data_ranks, problems);
+    out.micro = quotient(global->largest(), {"accumulation", *accumulation, data_ranks},
+                         "batch.global", problems);
   } else if (global && !accumulation) {
     out.micro = micro.value_or(1);
-    out.accumulation = quotient(*global, out.micro, "micro", data_ranks, problems);
+    for (std::size_t i = 0; i < global->phases.size(); ++i) {
+      const std::int64_t passes = quotient(
+          global->phases[i].size, {"micro", out.micro, data_ranks},
+          global->is_ramp() ? fmt::format("batch.global[{}][1]", i) : "batch.global", problems);
+      out.accumulation = std::max(out.accumulation, passes);
+    }
   } else {
     out.micro = micro.value_or(1);
     out.accumulation = accumulation.value_or(1);
@@ -438,8 +456,8 @@ ResolvedBatch resolve_batch(const RunConfig::Batch& batch, std::int64_t data_ran
     return {1, 1, 1, data_ranks};
   }
   out.global = product;
-  if (problems.size() == faults && global && *global != product) {
-    problems.push_back({"batch.global", given(global),
+  if (problems.size() == faults && global && global->largest() != product) {
+    problems.push_back({"batch.global", std::to_string(global->largest()),
                         fmt::format("micro x accumulation x data ranks = {} x {} x {} = {}",
                                     out.micro, out.accumulation, data_ranks, product),
                         std::to_string(product), "contradicts the other two"});
@@ -447,30 +465,30 @@ ResolvedBatch resolve_batch(const RunConfig::Batch& batch, std::int64_t data_ran
   return out;
 }
 
-std::int64_t resolve_steps(const RunConfig& config, std::int64_t global,
+std::int64_t resolve_steps(const RunConfig& config, const BatchRamp& ramp,
                            std::optional<std::int64_t> windows, std::vector<Problem>& problems) {
   const auto& run = config.run;
   if (run.steps) return *run.steps;
   if (run.tokens) {
+    const std::int64_t length = config.data.sequence_length;
     std::int64_t per_step = 0;
-    if (!multiply_checked(global, config.data.sequence_length, &per_step) || per_step > kLarge) {
-      problems.push_back({"batch.global", std::to_string(global),
+    if (!multiply_checked(ramp.largest(), length, &per_step) || per_step > kLarge) {
+      problems.push_back({"batch.global", std::to_string(ramp.largest()),
                           fmt::format("up to {} tokens in a step", kLarge), "",
                           "makes steps that cannot be counted"});
       return 0;
     }
-    return ceil_div(*run.tokens, per_step);
+    return ramp.steps_to(ceil_div(*run.tokens, length));
   }
   if (!run.epochs || !windows) return 0;
-  const double steps =
-      std::floor(*run.epochs * static_cast<double>(*windows) / static_cast<double>(global));
-  if (steps > static_cast<double>(kLarge)) {
+  const double samples = std::floor(*run.epochs * static_cast<double>(*windows));
+  if (samples > static_cast<double>(kLarge)) {
     problems.push_back({"run.epochs", fmt::format("{}", *run.epochs),
-                        fmt::format("up to {} steps", kLarge), "",
-                        "is more steps than can be counted"});
+                        fmt::format("up to {} windows", kLarge), "",
+                        "is more windows than can be counted"});
     return 0;
   }
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
+  return std::max<std::int64_t>(1, ramp.steps_within(static_cast<std::int64_t>(samples)));
 }
 
 ResolvedRun resolve_run(const RunConfig& config, const ResolveInput& input,
@@ -511,7 +529,7 @@ ReductionOrder reduction_order(const RunConfig& config, DeviceKind device) {
 
 RunConfig with_defaults_written(const RunConfig& config, const ResolvedRun& run) {
   RunConfig out = config;
-  out.batch.global = run.batch.global;
+  if (!out.batch.global) out.batch.global = run.batch.global;
   out.batch.micro = run.batch.micro;
   out.data.seed = config.data_seed();
   const bool decays = config.lr_schedule.kind == LrScheduleKind::kCosine ||

@@ -31,8 +31,8 @@ struct ResolveInput {
       {};  ///< of the training data in one pass; needed for run.epochs
   std::optional<std::int64_t> vocabulary = {};  ///< of the tokenizer, where it is known
   std::int64_t sample_tokens = 0;  ///< as ResolvedRun has it; 0 where no tokenizer is known
-  /// The schedule where another rank has made or read it.
-  const Schedule* schedule = nullptr;
+  /// The schedules of each size of a batch where another rank has made or read them.
+  const std::vector<Schedule>* schedules = nullptr;
   /// Likewise the experts' ranks.
   const ExpertPlacement* expert_placement = nullptr;
   DeviceKind device = DeviceKind::kCpu;
@@ -42,7 +42,8 @@ struct ResolveInput {
 
 struct ResolvedRun {
   MeshShape mesh;
-  ResolvedBatch batch;             ///< as the config has it
+  BatchRamp ramp;                  ///< samples of each step
+  ResolvedBatch batch;             ///< the largest, as the config has it
   ResolvedBatch passes;            ///< as it is computed
   std::int64_t sample_tokens = 0;  ///< of the longest of evaluation.samples and its continuation
   DeviceKind device = DeviceKind::kCpu;
@@ -54,18 +55,29 @@ struct ResolvedRun {
   std::int64_t zero_group = 0;
   ExpertPlacement expert_placement;  ///< of parallel.expert_placement
   Pipeline pipeline;                 ///< without stages where there is no model
+
+  /// A batch of another size of the ramp, as it is computed.
+  [[nodiscard]] ResolvedBatch passes_of(std::int64_t size) const {
+    return {size, passes.micro, size / (passes.micro * passes.data_ranks), passes.data_ranks};
+  }
+  /// Of each size, the largest first.
+  [[nodiscard]] std::vector<ResolvedBatch> passes_of_sizes() const;
+  /// Samples of all steps, from the first on.
+  [[nodiscard]] std::int64_t samples() const { return ramp.advance(0, steps); }
 };
 
 /// tensor x context x pipeline x (data or 1): what a plan assumes where nobody says.
 std::int64_t default_world(const RunConfig& config);
 
 /// Batch arithmetic alone. Two of global, micro, accumulation give the third; micro alone:
-/// accumulation 1; global alone: micro 1; all must agree. Faults name the nearest legal values.
+/// accumulation 1; global alone: micro 1; all must agree. Of a ramp each size, and what comes back
+/// is the largest. Faults name the nearest legal values.
 ResolvedBatch resolve_batch(const RunConfig::Batch& batch, std::int64_t data_ranks,
                             std::vector<Problem>& problems);
 
-/// Steps of the run: run.steps; ceil(tokens / (global T)); floor(epochs windows / global) or 1.
-std::int64_t resolve_steps(const RunConfig& config, std::int64_t global,
+/// Steps of the run: run.steps; ceil(tokens / (global T)); floor(epochs windows / global) or 1. Of
+/// a ramp: the fewest steps with so many tokens, the most with no more windows.
+std::int64_t resolve_steps(const RunConfig& config, const BatchRamp& ramp,
                            std::optional<std::int64_t> windows, std::vector<Problem>& problems);
 
 /// All of it, with the rules between schedule, model, data and batch. Appends faults to `problems`

@@ -121,7 +121,7 @@ class Search {
   void open_shape(double seconds, const LayoutChoice& shape) {
     const std::int64_t wanted = bytes_wanted(seconds, shape);
     const std::int64_t data = task_.input.world / shape.tensor / shape.context / shape.pipeline;
-    const std::int64_t passes = *task_.config.batch.global / data / shape.micro;
+    const std::int64_t passes = task_.config.batch.global->largest() / data / shape.micro;
     for (const std::int64_t zero_stage : zero_stages_of(shape, task_.input.world)) {
       if (bounds_.shape_bytes(shape, zero_stage) > wanted) continue;
       for (const ScheduleChoice& schedule :

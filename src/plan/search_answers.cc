@@ -81,7 +81,7 @@ std::vector<Trial> trials_of(const LayoutTask& task) {
 
 std::optional<TimedLayout> largest_micro_batch(const LayoutTask& task) {
   const RunConfig::Parallel& own = task.config.parallel;
-  const std::int64_t global = *task.config.batch.global;
+  const std::int64_t global = task.config.batch.global->largest();
   const std::int64_t others = own.tensor * own.context * own.pipeline;
   if (task.input.world % others != 0 || global % (task.input.world / others) != 0) return {};
   std::vector<std::int64_t> sizes = divisors_of(global / (task.input.world / others));

@@ -31,7 +31,7 @@ StepLayout step_layout(const RunConfig& config, const ResolvedRun& run) {
                            (config.balance() == MoeBalance::kAux && config.aux_coefficient() != 0);
   layout.recorded = run.device == DeviceKind::kCuda && !host_counts &&
                     config.run.cuda_graph == CudaGraph::kAuto && !config.run.check_collectives;
-  layout.schedule = &run.pipeline.schedule;
+  if (!run.pipeline.steps.empty()) layout.schedule = &run.pipeline.schedule();
   layout.stages = run.pipeline.stages;
   return layout;
 }

@@ -1,6 +1,7 @@
 #include "telemetry/console.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -113,12 +114,20 @@ std::string batch_text(const BatchArithmetic& batch) {
   text += "\n";
   text += fmt::format("  tokens    {} a step = {} x {}\n", format_integer(tokens),
                       counted(global, "sample"), batch.sequence_length);
-  text += fmt::format("  training  {}, {} tokens", counted(batch.steps, "step"),
-                      format_count(static_cast<double>(batch.steps) * static_cast<double>(tokens)));
+  std::int64_t steps = 0;
+  double samples = 0;
+  std::vector<std::string> sizes;
+  for (const auto& [count, size] : batch.steps_of_sizes) {
+    sizes.push_back(fmt::format("{} from step {} on (accumulation {})", size, steps + 1,
+                                size / (batch.micro * batch.data_ranks)));
+    steps += count;
+    samples += static_cast<double>(count) * static_cast<double>(size);
+  }
+  if (sizes.size() > 1) text += fmt::format("  ramp      {}\n", fmt::join(sizes, ", "));
+  text += fmt::format("  training  {}, {} tokens", counted(steps, "step"),
+                      format_count(samples * static_cast<double>(batch.sequence_length)));
   if (batch.windows > 0) {
-    text += fmt::format(", {:.2f} epochs of {}",
-                        static_cast<double>(batch.steps) * static_cast<double>(global) /
-                            static_cast<double>(batch.windows),
+    text += fmt::format(", {:.2f} epochs of {}", samples / static_cast<double>(batch.windows),
                         counted(batch.windows, "window"));
   }
   return text + "\n";

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/batch_ramp.h"
 #include "telemetry/metrics_lines.h"
 
 namespace trireme {
@@ -40,11 +41,12 @@ std::string memory_text(std::span<const MemoryItem> items, std::int64_t availabl
 
 struct BatchArithmetic {
   std::int64_t micro = 1, accumulation = 1, data_ranks = 1, sequence_length = 1;
-  std::int64_t steps = 0;
+  std::vector<BatchRamp::Stretch> steps_of_sizes = {};  ///< all steps, in their order
   std::int64_t windows = 0;  ///< of the training data; 0 where unbounded (synthetic)
   std::int64_t pass = 0;     ///< of a micro-batch what is computed at once; 0: all of it
 };
-/// "  batch    8 global = 2 micro x 2 accumulation x 2 data ranks\n" and the resulting tokens.
+/// "  batch    8 global = 2 micro x 2 accumulation x 2 data ranks\n" and the resulting tokens. Of a
+/// ramp: the largest; and a line with each size.
 std::string batch_text(const BatchArithmetic& batch);
 
 struct RankPlacement {

@@ -114,8 +114,9 @@ void take_model(PreparedRun& prepared, const ModelConfig& model) {
     (void)parse_expert_placement(expert_placement_json(run.expert_placement),
                                  *parallel.expert_placement, model, parallel.expert);
   }
+  const std::vector<Schedule> schedules = run.pipeline.schedules();
   run.pipeline =
-      make_pipeline(prepared.config, run.mesh, run.passes, run.compute, &run.pipeline.schedule);
+      make_pipeline(prepared.config, run.mesh, run.passes_of_sizes(), run.compute, &schedules);
 }
 
 BatchArithmetic arithmetic_of(const ResolvedRun& run, std::int64_t sequence_length) {
@@ -124,8 +125,8 @@ BatchArithmetic arithmetic_of(const ResolvedRun& run, std::int64_t sequence_leng
   batch.accumulation = run.batch.accumulation;
   batch.data_ranks = run.batch.data_ranks;
   batch.sequence_length = sequence_length;
-  batch.steps = run.steps;
   batch.pass = run.passes.micro;
+  batch.steps_of_sizes = run.ramp.stretches(0, run.steps);
   return batch;
 }
 
@@ -156,7 +157,8 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
     shared["sample_tokens"] = prepared.run.sample_tokens;
     shared["zero_group"] = prepared.run.zero_group;
     shared["expert_placement"] = expert_placement_json(prepared.run.expert_placement);
-    shared["schedule"] = schedule_json(prepared.run.pipeline.schedule);
+    for (const Schedule& schedule : prepared.run.pipeline.schedules())
+      shared["schedules"].push_back(schedule_json(schedule));
   });
   shared = parse_json(job.broadcast_text(shared.dump(), 0), "the config sent by rank 0");
   LoadedConfig loaded = parse_run_config(*shared.find("config"));
@@ -172,11 +174,12 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
   prepared.global_batch_given = prepared.config.batch.global.has_value();
   const DeviceKind device = device_kind(prepared.config.run.device);
   if (job.rank() != 0) {
-    const Schedule schedule =
-        parse_schedule(*shared.find("schedule"), "the schedule sent by rank 0");
+    std::vector<Schedule> schedules;
+    for (const Json& schedule : shared.find("schedules")->as_array())
+      schedules.push_back(parse_schedule(schedule, "the schedule sent by rank 0"));
     ResolveInput facts;
     facts.world = launch.replica().size();
-    facts.schedule = &schedule;
+    facts.schedules = &schedules;
     ExpertPlacement placement;
     if (prepared.config.parallel.expert_placement) {
       placement =

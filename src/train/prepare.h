@@ -21,7 +21,7 @@ struct PreparedRun {
   std::int64_t end_token = -1;  ///< of the tokenizer: what ends a document in the data; -1: none
   std::optional<PredictedTime> predicted;  ///< on rank 0, with log.cluster
   bool global_batch_given = false;         ///< by the user, not derived
-  /// Windows of each of evaluation.batches; 0: batch.global.
+  /// Windows of each of evaluation.batches; 0: the largest of batch.global.
   std::int64_t evaluation_batch = 0;
 };
 

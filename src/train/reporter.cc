@@ -18,11 +18,10 @@ std::filesystem::path in_run(const RunConfig& config, const char* name) {
 }
 }  // namespace
 
-Reporter::Reporter(const RunConfig& config, Begin begin, std::int64_t steps_total,
-                   std::int64_t world)
+Reporter::Reporter(const RunConfig& config, Begin begin, Total total, std::int64_t world)
     : log_interval_(config.log.interval_steps),
-      steps_total_(steps_total),
-      first_step_(begin.step),
+      begin_(begin),
+      total_(total),
       metrics_(in_run(config, "metrics.jsonl"), begin.step),
       pages_(config.run.directory,
              config.log.report ? RunPages::Report::kYes : RunPages::Report::kNo) {
@@ -36,7 +35,7 @@ Reporter::Reporter(const RunConfig& config, Begin begin, std::int64_t steps_tota
     PrometheusState state;
     state.run = config.run.directory;
     state.world = world;
-    state.steps_planned = steps_total;
+    state.steps_planned = total.steps;
     prometheus_.emplace(*config.log.prometheus, std::move(state));
     if (prometheus_->port() > 0)
       log_info("for Prometheus: http://127.0.0.1:{}/metrics", prometheus_->port());
@@ -58,23 +57,24 @@ void Reporter::step(const StepLine& line) {
   if (prometheus_) prometheus_->step(line);
   means_.add(line);
   seconds_ += line.step_seconds;
-  ++steps_;
   interval_seconds_ += line.step_seconds;
   interval_tokens_ += line.tokens_per_second * line.step_seconds;
-  if (line.step == first_step_ + 1) {
+  if (line.step == begin_.step + 1) {
     log_info("the first step ended {:.2f} s after the process began", process_age_seconds());
   }
   // The first line soon, so that a person sees life.
   const bool due =
-      line.step % log_interval_ == 0 || line.step == steps_total_ || line.step == first_step_ + 1;
+      line.step % log_interval_ == 0 || line.step == total_.steps || line.step == begin_.step + 1;
   if (!due) return;
-  const double left =
-      seconds_ / static_cast<double>(steps_) * static_cast<double>(steps_total_ - line.step);
+  // A step of a larger batch takes longer.
+  const double left = seconds_ *
+                      static_cast<double>(total_.consumed_samples - line.consumed_samples) /
+                      static_cast<double>(line.consumed_samples - begin_.consumed_samples);
   StepLine shown = line;
   shown.tokens_per_second =
       std::exchange(interval_tokens_, 0) / std::exchange(interval_seconds_, 0);
   if (line.mfu) *shown.mfu *= shown.tokens_per_second / line.tokens_per_second;
-  log_info_text(step_text(shown, steps_total_, left));
+  log_info_text(step_text(shown, total_.steps, left));
   metrics_.flush();
   if (tensorboard_) tensorboard_->flush();
   if (prometheus_) prometheus_->write_file();
@@ -97,12 +97,12 @@ void Reporter::evaluation(const EvaluationLine& line) {
   metrics_.append(line);
   if (tensorboard_) tensorboard_->append(line);
   if (prometheus_) prometheus_->evaluation(line);
-  log_info_text(evaluation_text(line, steps_total_));
+  log_info_text(evaluation_text(line, total_.steps));
 }
 
 void Reporter::sample(const SampleLine& line) {
   metrics_.append(line);
-  log_info_text(sample_text(line, steps_total_));
+  log_info_text(sample_text(line, total_.steps));
 }
 
 void Reporter::evaluated() {

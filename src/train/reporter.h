@@ -21,9 +21,13 @@ class Reporter {
   struct Begin {
     std::int64_t step = 0, consumed_samples = 0;
   };
+  /// What the run has done at its end.
+  struct Total {
+    std::int64_t steps = 0, consumed_samples = 0;
+  };
   /// DataError where files cannot be opened, ConfigError where log.command cannot be started,
   /// EnvironmentError where log.prometheus.port cannot be had.
-  Reporter(const RunConfig& config, Begin begin, std::int64_t steps_total, std::int64_t world);
+  Reporter(const RunConfig& config, Begin begin, Total total, std::int64_t world);
 
   void start(const StartLine& line);
   void resume(const ResumeLine& line);
@@ -44,7 +48,9 @@ class Reporter {
   void end(EndLine line);
 
  private:
-  std::int64_t log_interval_, steps_total_, first_step_;
+  std::int64_t log_interval_;
+  Begin begin_;
+  Total total_;
   MetricsFile metrics_;
   std::optional<MetricsCommand> command_;
   std::optional<TensorBoardWriter> tensorboard_;
@@ -52,8 +58,7 @@ class Reporter {
   std::optional<PrometheusExporter> prometheus_;
   std::optional<PredictedTime> predicted_;
   StepMeans means_;
-  double seconds_ = 0;  // of the steps reported so far
-  std::int64_t steps_ = 0;
+  double seconds_ = 0;                                 // of the steps reported so far
   double interval_seconds_ = 0, interval_tokens_ = 0;  // since the console's last line
 };
 

@@ -4,7 +4,7 @@ namespace trireme {
 
 RunSources open_sources(const PreparedRun& prepared, Communicator& job) {
   SourceRequest request;
-  request.total_samples = prepared.run.steps * prepared.run.batch.global;
+  request.total_samples = prepared.run.samples();
   request.vocab_size = prepared.config.model.vocab_size;
   request.tokenizer_hashes = prepared.tokenizer_hashes;
   RunSources sources;
@@ -32,7 +32,7 @@ void require_evaluation(const RunConfig& config, const RunSources& sources) {
 
 BatchShape batch_shape(const PreparedRun& prepared, const Runtime& runtime) {
   BatchShape shape;
-  shape.global = prepared.run.batch.global;
+  shape.global = prepared.run.ramp;
   shape.micro = prepared.run.passes.micro;
   shape.accumulation = prepared.run.passes.accumulation;
   shape.data_rank = runtime.data_rank();

@@ -1,8 +1,8 @@
 #include "train/run_prediction.h"
 
 #include "base/error.h"
+#include "plan/mean_step.h"
 #include "plan/run_cost.h"
-#include "plan/step_time.h"
 #include "train/device_choice.h"
 
 namespace trireme {
@@ -40,7 +40,7 @@ std::optional<Cluster> cluster_of(const RunConfig& config, std::vector<Problem>&
 
 PredictedTime predict_time(const RunConfig& config, const ResolvedRun& run,
                            const Cluster& cluster) {
-  const PredictedStep step = predict_step(config.model, step_layout(config, run), cluster);
+  const PredictedStep step = predict_mean_step(config, run, cluster);
   PredictedTime predicted;
   predicted.cluster = cluster.name;
   predicted.step_seconds = step.seconds;

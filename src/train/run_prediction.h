@@ -17,7 +17,7 @@ namespace trireme {
 std::optional<Cluster> cluster_of(const RunConfig& config, std::vector<Problem>& problems,
                                   std::vector<std::string>& notes);
 
-/// A step of a run that resolves.
+/// A mean step of a run that resolves.
 PredictedTime predict_time(const RunConfig& config, const ResolvedRun& run, const Cluster& cluster);
 
 }  // namespace trireme

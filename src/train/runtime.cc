@@ -167,12 +167,12 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
              ContextAxis(*channels.context, part.cut.context_method, config.data.sequence_length),
              channels.expert_axis(part.cut.expert, config.moe.dispatch),
              expert_places(model, part.cut.expert.expert.extent, part.expert_placement)}),
-      executor(steps_of(pipeline.step, *channels.pipeline_group), stage, &channels.links),
       evaluator(steps_of(pipeline.evaluation, *channels.pipeline_group), stage, &channels.links),
       replica_(replica) {
   expect(options.device.kind == run.device, "a run resolved for another device");
   context.set_deterministic(config.run.deterministic);
   context.set_attention_backend(*options.attention);
+  make_executors();
   // What grows during a step frees what was there, and waits for transfers that wait for others.
   if (context.on_gpu())
     context.scratch(static_cast<std::size_t>(
@@ -211,6 +211,14 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
   if (config.parallel.speculative_step) optimizer->allow_undo(store, context.device());
 }
 
+void Runtime::make_executors() {
+  for (const StepPlan& step : pipeline.steps) {
+    stage.take_step_of(step.micro_batches);
+    executors_.try_emplace(step.micro_batches, steps_of(step.program, *channels.pipeline_group),
+                           stage, &channels.links);
+  }
+}
+
 void Runtime::sum_partial_gradients() {
   using Of = PartialGradients::Of;
   const bool tokens_cut = part.cut.sequence_parallel;
@@ -235,8 +243,8 @@ StageBalance Runtime::balance_of(const ResolvedRun& run) const {
   if (config.balance() == MoeBalance::kAux) balance.aux_coefficient = config.aux_coefficient();
   balance.z_loss = moe.z_loss;
   balance.whole_batch = moe.scope == BalanceScope::kGlobal;
-  balance.step_tokens = run.batch.global * config.data.sequence_length;
-  balance.scope_tokens = balance.whole_batch ? balance.step_tokens : config.data.sequence_length;
+  balance.sequence_tokens = config.data.sequence_length;
+  balance.pass_tokens = run.passes.micro * run.passes.data_ranks * config.data.sequence_length;
   return balance;
 }
 

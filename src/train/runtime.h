@@ -2,6 +2,7 @@
 // The resources of one rank, in order of life: what comes later may point to what comes earlier.
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -116,6 +117,8 @@ class Runtime {
   [[nodiscard]] double sum_of_losses(double mine) const;
   /// How experts are balanced in this run.
   [[nodiscard]] StageBalance balance_of(const ResolvedRun& run) const;
+  /// Of the step that the stage has begun.
+  [[nodiscard]] Executor& executor() { return executors_.at(std::ssize(stage.batches_of_step())); }
   /// The owned values have changed, by an update or by whoever loaded them: stale bf16 copies are
   /// rounded anew, those in fp8 quantised, and the model sees the new weights.
   enum class Copies : std::uint8_t { kStale, kFresh };
@@ -133,7 +136,6 @@ class Runtime {
   const ModelParams params;
   ParamStore store;
   Stage stage;
-  Executor executor;   ///< of a step
   Executor evaluator;  ///< of an evaluation's micro-batch
   Trace trace;
   std::optional<WeightGather> gather;                   ///< with shards
@@ -147,8 +149,10 @@ class Runtime {
   std::optional<TiedWeight> tied_weight;  ///< in training, where they are on two pipeline ranks
 
  private:
+  void make_executors();
   void sum_partial_gradients();
 
+  std::map<std::int64_t, Executor> executors_;  // of a step, by its micro-batches
   Communicator& replica_;
 };
 

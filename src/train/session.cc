@@ -64,7 +64,10 @@ std::unique_ptr<Reporter> begin_reports(const PreparedRun& prepared, const Runti
     // metrics.jsonl before config.json: a config.json alone would be somebody else's (run_files.h).
     reporter = std::make_unique<Reporter>(
         config, Reporter::Begin{start.progress.step, start.progress.consumed_samples},
-        prepared.run.steps, replica.size());
+        Reporter::Total{prepared.run.steps,
+                        prepared.run.ramp.advance(start.progress.consumed_samples,
+                                                  prepared.run.steps - start.progress.step)},
+        replica.size());
     write_file_atomically(std::filesystem::path(config.run.directory) / "config.json",
                           resolved_json(config).dump(2) + "\n");
   });

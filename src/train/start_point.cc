@@ -350,9 +350,9 @@ Json saved_scalars(const PreparedRun& prepared, const RunProgress& progress,
   Json scalars = Json::object();
   scalars["applied_updates"] = applied_updates;
   scalars["skipped_in_a_row"] = progress.skipped_in_a_row;
-  scalars["global_batch"] = prepared.run.batch.global;
+  scalars["global_batch"] = prepared.run.ramp.size_at(progress.consumed_samples);
   scalars["best"] = to_json(progress.best);
-  scalars["reproducible"] = prepared.run.pipeline.schedule.reproducible;
+  scalars["reproducible"] = prepared.run.pipeline.schedule().reproducible;
   scalars["config"] = resolved_json(prepared.config);
   scalars["data"] = prepared.data_fingerprints;
   if (!progress.base.is_null()) scalars["base"] = progress.base;

@@ -77,7 +77,7 @@ void StepLoop::send_report() {
   // Tensor-parallel and pipeline ranks see the same tokens: one counts them. Losses are at the end.
   const bool first_of_tensor = runtime_.part.cut.tensor.index == 0;
   const bool counts = first_of_tensor && runtime_.pipeline_rank() == 0;
-  const Executor::Occupation occupation = runtime_.executor.occupation();
+  const Executor::Occupation occupation = runtime_.executor().occupation();
   RankReport mine;
   mine.squares = step_.sum_of_squares().words();
   mine.loss_sum = first_of_tensor ? loss_sum_ : 0;

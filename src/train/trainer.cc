@@ -93,7 +93,8 @@ RunEnd Trainer::loop() {
 
 std::optional<RunEnd> Trainer::end_step(const CommittedStep& step) {
   progress_.step = step.step;
-  progress_.consumed_samples += inputs_.prepared.run.batch.global;
+  const std::int64_t samples = inputs_.prepared.run.ramp.size_at(progress_.consumed_samples);
+  progress_.consumed_samples += samples;
   if (!step.skip) progress_.skipped_in_a_row = 0;
   // A batch without targets says nothing of the weights.
   if (step.skip && step.skip->reason != kNoTargets) ++progress_.skipped_in_a_row;
@@ -103,7 +104,7 @@ std::optional<RunEnd> Trainer::end_step(const CommittedStep& step) {
   }
   if (expert_load_ && !step.skip) expert_load_->add(*step.facts.experts);
   if (inputs_.watchdog != nullptr) inputs_.watchdog->step_finished(step.step, step.times.seconds());
-  if (inputs_.reporter != nullptr) report_step(step);
+  if (inputs_.reporter != nullptr) report_step(step, samples);
   if (progress_.skipped_in_a_row >= kSkipsMax) end_diverged(*step.skip);
   return after_step(step.facts);
 }
@@ -160,9 +161,9 @@ std::optional<RunEnd> Trainer::after_step(const StepFacts& facts) {
   return std::nullopt;
 }
 
-void Trainer::report_step(const CommittedStep& step) {
+void Trainer::report_step(const CommittedStep& step, std::int64_t samples) {
   const std::int64_t length = inputs_.prepared.config.data.sequence_length;
-  const auto tokens = static_cast<double>(inputs_.prepared.run.batch.global * length);
+  const auto tokens = static_cast<double>(samples * length);
   const StepTimes& times = step.times;
   StepLine line;
   line.step = step.step;
@@ -204,7 +205,7 @@ void Trainer::write_end(EndReason reason) {
   if (runtime_.config.parallel.speculative_step) line.undone_steps = steps_.undone_steps();
   if (runtime_.mesh.extent(Axis::kPipeline) > 1) {
     line.bubble_simulated =
-        simulate(runtime_.pipeline.schedule, runtime_.pipeline.times).bubble_rate;
+        simulate(runtime_.pipeline.schedule(), runtime_.pipeline.times).bubble_rate;
     if (pipeline_.span_ns > 0) line.bubble_measured = 1 - pipeline_.busy_ns / pipeline_.span_ns;
   }
   inputs_.reporter->end(line);

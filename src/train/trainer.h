@@ -34,7 +34,7 @@ class Trainer {
   [[nodiscard]] bool finished() const { return progress_.step >= inputs_.prepared.run.steps; }
   /// Joules of this rank, at each log interval and the last step.
   void report_energy(RankReport& mine);
-  void report_step(const CommittedStep& step);
+  void report_step(const CommittedStep& step, std::int64_t samples);
   [[noreturn]] void end_diverged(const SkipLine& last);
   void write_end(EndReason reason);
   /// The end line, and the error of a last save that failed.

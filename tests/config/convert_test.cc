@@ -362,10 +362,32 @@ TEST(Convert, sequence_parallelism_of_deepspeed_is_ulysses) {
                   .is_null());
 }
 
-TEST(Convert, a_ramp_is_left_out_in_words_that_hold) {
+TEST(Convert, a_ramp_has_phases_of_equal_length) {
+  const std::string rest = "--lr 1 --seq-length 64 --train-samples 1000 --lr-warmup-samples 40";
+  const Conversion result = converted("--rampup-batch-size 8 8 100 --global-batch-size 32 " + rest);
+  // 100 samples in three parts: at 33.3 and 66.7, which samples 34 and 67 are the first behind.
+  EXPECT_EQ(at(result.config, "batch.global").dump(), "[[0,8],[2176,16],[4288,24],[6400,32]]");
+  // 5 steps of 8 come to 40, 2 of 16 to 72, 2 of 24 to 120, and 880 more are 27 of 32 and a rest.
+  EXPECT_EQ(at(result.config, "run.steps"), Json(5 + 2 + 2 + 27));
+  EXPECT_TRUE(
+      says(result.remarks, "--train-samples 1000 is no sum of whole steps of the ramp: 36"));
+  EXPECT_EQ(at(result.config, "lr_schedule.warmup_steps"), Json(5));
+  EXPECT_EQ(at(converted("--rampup-batch-size 32 8 100 --global-batch-size 32 " + rest).config,
+               "batch.global"),
+            Json(32));
+  EXPECT_EQ(at(converted("--rampup-batch-size 8 8 0 --global-batch-size 32 " + rest).config,
+               "batch.global"),
+            Json(32))
+      << "a ramp that is over before the first step";
+}
+
+TEST(Convert, a_ramp_that_is_none_is_left_out_in_words_that_hold) {
   const std::string ramp = "--lr 1 --rampup-batch-size 8 8 100 ";
-  EXPECT_TRUE(says(converted(ramp + "--global-batch-size 64").remarks, "is 64 from the first"));
-  EXPECT_TRUE(says(converted(ramp).remarks, "is the same from the first"));
+  EXPECT_TRUE(says(converted(ramp + "--global-batch-size 64").remarks,
+                   "no tokens without --seq-length): the global batch is 64 from the first"));
+  EXPECT_TRUE(says(converted(ramp + "--seq-length 64").remarks, "is the same from the first"));
+  EXPECT_TRUE(says(converted(ramp + "--seq-length 64 --global-batch-size 60").remarks,
+                   "by whole increments): the global batch is 60 from the first"));
 }
 
 TEST(Convert, weights_that_are_drawn_otherwise_are_told) {

@@ -494,6 +494,8 @@ Json random_value(const Field& field, std::mt19937& random) {
     return Json::Array{Json::Array{real() + 0.1, "a"}, Json::Array{3, "b"}};
   }
   if (field.path == "optimizer.betas") return Json::Array{real(), real()};
+  if (field.path == "batch.global" && random() % 2 == 0)
+    return Json::Array{Json::Array{0, 4}, Json::Array{"1.5k", 2}};
   if (field.path == "log.trace_steps") return Json::Array{3, 9};
   if (field.path == "run.resume") return Json::Array{"auto", 4, "dir"}.at(random() % 3);
   const std::string type = field.json_type();

@@ -105,6 +105,34 @@ TEST_F(LoaderTest, a_seek_gives_what_an_unbroken_run_would_have_read) {
   }
 }
 
+TEST_F(LoaderTest, a_ramp_gives_each_step_what_follows_the_one_before) {
+  const auto source = window_source(prefix_, 4, WindowSource::Order::kShuffled);
+  // Of 4 tokens a sample: from sample 7 on 8, which the steps meet at 8; from 22 on 2, at 24.
+  const BatchRamp ramp(GlobalBatch({{0, 4}, {28, 8}, {88, 2}}), 4);
+  const std::vector<std::int64_t> begins = {0, 4, 8, 16, 24, 26, 28};
+  for (int rank = 0; rank < 2; ++rank) {
+    for (const int lookahead : {1, 2}) {
+      const BatchShape shape{ramp, 1, 4, rank, 2, 4, {}, lookahead};
+      Loader loader(source, {}, shape, -1, kVocab);
+      for (std::size_t from = 0; from + 1 < begins.size(); ++from) {
+        loader.seek(begins[from]);
+        for (std::size_t step = from; step + 1 < begins.size(); ++step) {
+          std::vector<std::int32_t> expected, tokens(5);
+          for (std::int64_t s = begins[step] + rank; s < begins[step + 1]; s += 2) {
+            source->read(s, {tokens, {}});
+            expected.insert(expected.end(), tokens.begin(), tokens.end() - 1);
+          }
+          const std::int64_t ahead = loader.target_count(1);
+          const StepBatch batch = loader.next();
+          EXPECT_EQ(rows_of(batch), expected) << "step " << step << " of a start at " << from;
+          EXPECT_EQ(batch.target_count, std::ssize(expected));
+          EXPECT_EQ(ahead, batch.target_count);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(LoaderTest, a_step_stays_whole_while_the_next_is_built) {
   Loader loader(window_source(prefix_, 4), {}, {2, 2, 1, 0, 1, 4}, -1, kVocab);
   const StepBatch first = loader.next();

@@ -100,6 +100,20 @@ on cuda-host base.json "${short[@]}" --set run.directory=again --set precision.c
 same_run "the same bits twice" again 5 gpu-llama-bf16
 on cuda-host base.json "${short[@]}" --set run.directory=plain --set precision.compute=bf16 --set run.cuda_graph=off
 same_run "the same bits without a CUDA graph" plain 5 gpu-llama-bf16
+# A ramp of the batch: a step of another size is another graph, in the memory of the largest. Three steps of each, so that
+# each is recorded; one of the first size again.
+ramp=(--set run.steps=10 --set batch.micro=1 --set precision.compute=bf16)
+sizes='batch.global=[[0, 2], [192, 4], [576, 3], [864, 2]]'
+on cpu base.json "${ramp[@]}" --set "$sizes" --set run.directory=cpu-ramp
+on cuda-host base.json "${ramp[@]}" --set "$sizes" --set run.directory=gpu-ramp
+ends_with "a ramp, cuda-host" 0
+close "a ramp: losses" gpu-ramp cpu-ramp 4e-3
+on cuda-host base.json "${ramp[@]}" --set "$sizes" --set run.directory=plain-ramp --set run.cuda_graph=off
+same_run "a ramp: the same bits without a CUDA graph" plain-ramp 10 gpu-ramp
+for part in "3 2" "6 4" "9 3" "10 2"; do
+  on cuda-host base.json "${ramp[@]}" --set batch.global="${part#* }" --set run.exit_at_step="${part% *}" --set run.directory=parts-ramp
+done
+same_run "a ramp: the bits of a run for each size" parts-ramp 10 gpu-ramp
 # Attention's backward pass in one, dq by atomics: the same numbers but for the order of sums.
 # Of 400 keys up to four blocks add to a query, which shows in some elements once they are rounded to bf16.
 long=("${short[@]}" --set precision.compute=bf16 --set data.sequence_length=400 --set model.max_position_embeddings=400 --set batch.micro=1)

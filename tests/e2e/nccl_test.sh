@@ -50,6 +50,16 @@ of context=2 tensor=2 zero_stage=2 zero_group=2 reduction_order=rank
 mesh 8 random "${arguments[@]}"
 
 
+# A ramp of the batch: each size has sends and receives of its own.
+ramp=(--set 'batch.global=[[0, 8], [256, 4], [500, 8]]' --set run.steps=5)
+TRIREME_TRAIN=$cpu ranks 1 base.json "${model[@]}" "${ramp[@]}" --set run.directory=cpu-ramp
+beside=cpu-ramp
+of pipeline=2 pipeline_schedule=zb-v zero_stage=1
+mesh 4 lazy "${ramp[@]}" "${arguments[@]}"
+of pipeline=3 pipeline_layers=[1,2,1]
+mesh 3 eager "${ramp[@]}" "${arguments[@]}"
+beside=cpu
+
 # Tokens travel to experts: over data ranks, tensor ranks, with an expert's columns cut, in a pipeline.
 experts=(--set model.model_type=qwen2_moe --set model.num_experts=4 --set model.num_experts_per_tok=2
   --set model.moe_intermediate_size=24 --set model.shared_expert_intermediate_size=40 --set moe.balance=aux)

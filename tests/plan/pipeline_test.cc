@@ -40,7 +40,7 @@ Pipeline pipeline_of(const RunConfig::Parallel& parallel, std::int64_t layers,
   config.parallel = parallel;
   config.model = small_model(layers);
   config.data.sequence_length = 16;
-  return make_pipeline(config, mesh_of(parallel), {micro_batches, 1, micro_batches, 1},
+  return make_pipeline(config, mesh_of(parallel), {{micro_batches, 1, micro_batches, 1}},
                        DType::kF32);
 }
 
@@ -110,14 +110,14 @@ TEST(Pipeline, a_large_vocabulary_leaves_fewer_layers_to_the_rank_of_the_head) {
   config.parallel = parallel_of(4, "1f1b");
   config.model = small_model(16);
   config.data.sequence_length = 16;
-  EXPECT_EQ(layers_of(make_pipeline(config, mesh_of(config.parallel), {8, 1, 8, 1}, DType::kF32)),
+  EXPECT_EQ(layers_of(make_pipeline(config, mesh_of(config.parallel), {{8, 1, 8, 1}}, DType::kF32)),
             (std::vector<std::int64_t>{4, 4, 4, 4}));
   config.model.vocab_size = 1000;
-  EXPECT_EQ(layers_of(make_pipeline(config, mesh_of(config.parallel), {8, 1, 8, 1}, DType::kF32)),
+  EXPECT_EQ(layers_of(make_pipeline(config, mesh_of(config.parallel), {{8, 1, 8, 1}}, DType::kF32)),
             (std::vector<std::int64_t>{5, 5, 5, 1}));
   config.parallel = parallel_of(2, "zb-v");
   const Pipeline pipeline =
-      make_pipeline(config, mesh_of(config.parallel), {8, 1, 8, 1}, DType::kF32);
+      make_pipeline(config, mesh_of(config.parallel), {{8, 1, 8, 1}}, DType::kF32);
   EXPECT_EQ(layers_of(pipeline), (std::vector<std::int64_t>{5, 5, 5, 1}));
   EXPECT_EQ(pipeline.placement.back(), 0);
 }
@@ -129,7 +129,7 @@ TEST(Pipeline, stages_take_the_times_of_what_they_compute_unless_the_config_says
   config.model.vocab_size = 1000;
   config.data.sequence_length = 16;
   const Pipeline pipeline =
-      make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}, DType::kF32);
+      make_pipeline(config, mesh_of(config.parallel), {{4, 1, 4, 1}}, DType::kF32);
   const ActionTimes& times = pipeline.times;
   ASSERT_EQ(times.stages.size(), 2U);
   EXPECT_NEAR(times.all(), 3, 1e-9) << "of a stage in the mean";
@@ -142,7 +142,7 @@ TEST(Pipeline, stages_take_the_times_of_what_they_compute_unless_the_config_says
   EXPECT_GT(first.backward_input, first.forward) << "attention makes its scores anew";
   config.parallel.pipeline_times = {1, 2, 3, 0.5};
   const ActionTimes given =
-      make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}, DType::kF32).times;
+      make_pipeline(config, mesh_of(config.parallel), {{4, 1, 4, 1}}, DType::kF32).times;
   EXPECT_TRUE(given.stages.empty());
   EXPECT_EQ(given.backward_weight, 3);
   EXPECT_EQ(given.transfer, 0.5);
@@ -162,7 +162,7 @@ TEST(Pipeline, a_schedule_file_is_run_and_one_of_other_sizes_is_refused) {
   const std::filesystem::path path = directory.path() / "schedule.json";
   write_file_atomically(path, schedule_json(make_1f1b(2, 3)).dump());
   RunConfig::Parallel parallel = parallel_of(2, path.c_str());
-  EXPECT_EQ(pipeline_of(parallel, 2, 3).schedule.ranks, make_1f1b(2, 3).ranks);
+  EXPECT_EQ(pipeline_of(parallel, 2, 3).schedule().ranks, make_1f1b(2, 3).ranks);
   EXPECT_NE(fault_of(parallel, 2, 4).find("a schedule of 2 ranks and 3 micro-batches"),
             std::string::npos);
 }
@@ -189,7 +189,7 @@ TEST(Pipeline, a_memory_limit_bounds_what_stages_allocate) {
   for (const double limit : {1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0}) {
     config.parallel.pipeline_memory_limit = limit;
     const Pipeline pipeline =
-        make_pipeline(config, mesh_of(config.parallel), {12, 1, 12, 1}, DType::kF32);
+        make_pipeline(config, mesh_of(config.parallel), {{12, 1, 12, 1}}, DType::kF32);
     EXPECT_GT(pipeline.w_memory, 1.3);
     EXPECT_LT(pipeline.w_memory, 1.5);
     // Of a stage in the middle: one activation more.
@@ -220,16 +220,16 @@ TEST(Pipeline, with_full_recomputation_what_waits_for_w_is_more_than_an_activati
   config.model = small_model(8);
   config.data.sequence_length = 64;
   const Pipeline pipeline =
-      make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}, DType::kF32);
+      make_pipeline(config, mesh_of(config.parallel), {{4, 1, 4, 1}}, DType::kF32);
   EXPECT_GT(pipeline.w_memory, 5);
   EXPECT_FALSE(pipeline.splits(0) || pipeline.splits(1)) << "1F1B alone takes no more than 1F1B";
   config.parallel.pipeline_schedule = "zb-v";
   const auto zb_v = [&] {
-    return make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}, DType::kF32);
+    return make_pipeline(config, mesh_of(config.parallel), {{4, 1, 4, 1}}, DType::kF32);
   };
   EXPECT_FALSE(zb_v().splits(0));
-  EXPECT_LT(simulate(zb_v().schedule, zb_v().times).bubble_rate,
-            simulate(pipeline.schedule, pipeline.times).bubble_rate)
+  EXPECT_LT(simulate(zb_v().schedule(), zb_v().times).bubble_rate,
+            simulate(pipeline.schedule(), pipeline.times).bubble_rate)
       << "a V of 1F1B";
   config.parallel.pipeline_memory_limit = 12;
   EXPECT_TRUE(zb_v().splits(0));
@@ -247,7 +247,7 @@ double bytes_of(const RunConfig& config, const Pipeline& pipeline, int rank) {
 
 /// Of 24 micro-batches under the config's schedule.
 Pipeline pipeline_of(const RunConfig& config) {
-  return make_pipeline(config, mesh_of(config.parallel), {24, 1, 24, 1}, DType::kF32);
+  return make_pipeline(config, mesh_of(config.parallel), {{24, 1, 24, 1}}, DType::kF32);
 }
 
 /// W keeps more than an activation, and no rank takes more than 1F1B's first all the same.
@@ -289,8 +289,8 @@ TEST(Pipeline, zb_v_takes_no_more_than_the_first_rank_of_1f1b) {
     config.parallel.pipeline_schedule = "zb-v";
     const Pipeline pipeline = pipeline_of(config);
     expect_memory_of_1f1b(config, one, pipeline);
-    EXPECT_LT(simulate(pipeline.schedule, pipeline.times).bubble_rate,
-              0.75 * simulate(one.schedule, one.times).bubble_rate)
+    EXPECT_LT(simulate(pipeline.schedule(), pipeline.times).bubble_rate,
+              0.75 * simulate(one.schedule(), one.times).bubble_rate)
         << ranks << " ranks";
   }
 }
@@ -305,7 +305,7 @@ TEST(Pipeline, what_r_makes_is_a_set_of_activations_for_each_that_waits) {
   config.data.sequence_length = 64;
   const auto resolved = [&](const Schedule& schedule) {
     write_file_atomically(path, schedule_json(schedule).dump());
-    return make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}, DType::kF32);
+    return make_pipeline(config, mesh_of(config.parallel), {{4, 1, 4, 1}}, DType::kF32);
   };
   Schedule schedule = make_1f1b(2, 4);
   const Pipeline none = resolved(schedule);
@@ -331,7 +331,7 @@ TEST(Pipeline, what_r_makes_is_a_set_of_activations_for_each_that_waits) {
   const double activation =
       more - static_cast<double>(Stage::buffer_bytes(config.model, shape, DType::kF32));
   EXPECT_DOUBLE_EQ(two.r_memory, made / 2 / activation);
-  EXPECT_DOUBLE_EQ(simulate(two.schedule, two.times, two.w_memory, two.r_memory).peak[0],
+  EXPECT_DOUBLE_EQ(simulate(two.schedule(), two.times, two.w_memory, two.r_memory).peak[0],
                    2 + 2 * two.r_memory);
 }
 
@@ -342,7 +342,7 @@ TEST(Pipeline, r_takes_over_what_full_recomputation_adds_to_b) {
   config.model = small_model(6);
   config.data.sequence_length = 16;
   const auto times = [&] {
-    return make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}, DType::kF32).times;
+    return make_pipeline(config, mesh_of(config.parallel), {{4, 1, 4, 1}}, DType::kF32).times;
   };
   const ActionTimes full = times();
   EXPECT_DOUBLE_EQ(full.of(ActionKind::kRecompute, 0), full.of(ActionKind::kForward, 0));

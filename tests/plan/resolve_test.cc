@@ -162,6 +162,40 @@ TEST(Batch, numbers_that_do_not_divide_are_refused_with_the_nearest_legal_ones) 
   EXPECT_NE(problems[0].legal.find("4 x 3 = 12"), std::string::npos);
 }
 
+TEST(Batch, each_size_of_a_ramp_must_divide) {
+  std::vector<Problem> problems;
+  const GlobalBatch ramp({{0, 8}, {100, 24}, {900, 16}});
+  EXPECT_EQ(resolve_batch({ramp, 4, kNone}, 2, problems), (ResolvedBatch{24, 4, 3, 2}));
+  EXPECT_TRUE(problems.empty()) << format_problems(problems);
+  resolve_batch({ramp, 4, kNone}, 4, problems);
+  ASSERT_EQ(problems.size(), 2U) << format_problems(problems);
+  EXPECT_EQ(problems[0].path, "batch.global[0][1]");
+  EXPECT_EQ(problems[0].found, "8");
+  EXPECT_EQ(problems[0].nearest, "16");
+  EXPECT_EQ(problems[1].path, "batch.global[1][1]");
+  EXPECT_EQ(problems[1].nearest, "16 or 32");
+}
+
+TEST(Batch, a_ramp_is_of_the_largest_and_has_a_schedule_of_each_size) {
+  RunConfig config = small_config();
+  config.batch = {
+      .global = GlobalBatch({{0, 4}, {1000, 16}, {9000, 8}}), .micro = 1, .accumulation = {}};
+  config.parallel.pipeline = 2;
+  config.parallel.pipeline_schedule = "zb-h1";
+  const Outcome outcome = resolve(config, {.world = 4});
+  ASSERT_TRUE(outcome.problems.empty()) << format_problems(outcome.problems);
+  EXPECT_EQ(outcome.run.batch, (ResolvedBatch{16, 1, 8, 2}));
+  ASSERT_EQ(outcome.run.pipeline.steps.size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const StepPlan& step = outcome.run.pipeline.steps[i];
+    EXPECT_EQ(step.micro_batches, std::vector<std::int64_t>({8, 4, 2})[i]);
+    EXPECT_EQ(shape_of(step.schedule).micro_batches, step.micro_batches);
+    EXPECT_EQ(step.program.ranks.size(), 2U);
+  }
+  EXPECT_EQ(with_defaults_written(config, outcome.run).batch.global, config.batch.global);
+  EXPECT_EQ(outcome.run.samples(), outcome.run.ramp.advance(0, 10));
+}
+
 TEST(Batch, a_product_beyond_counting_is_refused) {
   std::vector<Problem> problems;
   resolve_batch({kNone, 1000000000, 1000000000}, 1000000, problems);
@@ -183,6 +217,14 @@ TEST(Steps, come_from_steps_tokens_or_epochs) {
   EXPECT_EQ(resolve_steps(config, 4, 11, problems), 4);
   EXPECT_EQ(resolve_steps(config, 400, 11, problems), 1);
   EXPECT_EQ(resolve_steps(config, 4, kNone, problems), 0);
+  // 4, 4 and then 10 samples a step.
+  const BatchRamp ramp(GlobalBatch({{0, 4}, {5 * 32, 10}}), 32);
+  EXPECT_EQ(resolve_steps(config, ramp, 11, problems), 2) << "16 windows, and 18 with a third";
+  EXPECT_EQ(resolve_steps(config, ramp, 12, problems), 3);
+  config.run.epochs.reset();
+  config.run.tokens = 18 * 32 + 1;
+  EXPECT_EQ(resolve_steps(config, ramp, kNone, problems), 4);
+  config.run.tokens.reset();
   EXPECT_TRUE(problems.empty());
   config.run.epochs = 1e300;
   EXPECT_EQ(resolve_steps(config, 4, 11, problems), 0);

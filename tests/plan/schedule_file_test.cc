@@ -68,7 +68,7 @@ class ScheduleFile : public testing::Test {
 TEST_F(ScheduleFile, is_run_as_it_stands) {
   const ResolvedRun run = resolve(plan_of(kFirst, kLast));
   EXPECT_EQ(fault_, "");
-  EXPECT_EQ(run.pipeline.schedule.ranks[1][1], (Action{ActionKind::kBackward, 1, 0}));
+  EXPECT_EQ(run.pipeline.schedule().ranks[1][1], (Action{ActionKind::kBackward, 1, 0}));
   EXPECT_TRUE(notes_.empty());
 }
 
@@ -86,7 +86,7 @@ TEST_F(ScheduleFile, with_an_order_of_sums_of_its_own_must_say_so_and_the_run_sa
             "micro-batch 1 of this stage came before, so sums differ from other schedules. Legal: "
             "ascending micro-batches, or \"reproducible\": false in the schedule");
   EXPECT_FALSE(
-      resolve(plan_of(first, last, R"("reproducible":false,)")).pipeline.schedule.reproducible);
+      resolve(plan_of(first, last, R"("reproducible":false,)")).pipeline.schedule().reproducible);
   EXPECT_EQ(fault_, "");
   ASSERT_EQ(notes_.size(), 1U);
   EXPECT_NE(notes_[0].find("is not reproducible"), std::string::npos);

@@ -61,7 +61,7 @@ void visit_schedules(const LayoutTask& task, LayoutChoice choice, const Visit& v
       if (choice.pipeline == 1 && name != "1f1b") continue;
       choice.schedule = name;
       choice.virtual_stages = interleaved ? std::optional(stages) : std::nullopt;
-      take_choice(choice, *task.config.batch.global, config);
+      take_choice(choice, task.config.batch.global->largest(), config);
       std::vector<Problem> problems;
       if (const auto layout = time_layout(task, config, problems)) visit(choice, *layout);
     }
@@ -70,7 +70,7 @@ void visit_schedules(const LayoutTask& task, LayoutChoice choice, const Visit& v
 
 /// Every layout, without the code that looks for them: numbers up to the world and the batch.
 void visit_all(const LayoutTask& task, const Visit& visit) {
-  const std::int64_t world = task.input.world, global = *task.config.batch.global;
+  const std::int64_t world = task.input.world, global = task.config.batch.global->largest();
   const bool experts = task.config.model.has_experts();
   LayoutChoice choice;
   const auto each = [](std::int64_t& value, std::int64_t most, const std::function<void()>& body) {
@@ -153,7 +153,7 @@ void expect_best_is_found(LayoutTask task, std::int64_t memory) {
 /// What the config needs where it recomputes.
 std::int64_t tight_memory(const LayoutTask& task, const LayoutChoice& choice) {
   RunConfig config = task.config;
-  take_choice(choice, *task.config.batch.global, config);
+  take_choice(choice, task.config.batch.global->largest(), config);
   std::vector<Problem> problems;
   return time_layout(task, config, problems).value().bytes();
 }

@@ -78,7 +78,7 @@ TEST(Console, memory_ends_with_the_share_of_the_device) {
 }
 
 TEST(Console, the_batch_shows_how_it_is_made) {
-  BatchArithmetic batch{2, 2, 2, 128, 1000, 16000};
+  BatchArithmetic batch{2, 2, 2, 128, {{1000, 8}}, 16000};
   EXPECT_EQ(batch_text(batch),
             "  batch     8 global = 2 micro x 2 accumulation x 2 data ranks\n"
             "  tokens    1,024 a step = 8 samples x 128\n"
@@ -87,6 +87,14 @@ TEST(Console, the_batch_shows_how_it_is_made) {
   EXPECT_EQ(batch_text(batch).find("epochs"), std::string::npos);
   batch.pass = 1;
   EXPECT_NE(batch_text(batch).find("2 data ranks, computed 1 at a time\n"), std::string::npos);
+}
+
+TEST(Console, a_ramp_has_a_line_with_each_size_and_the_tokens_of_all_steps) {
+  EXPECT_EQ(batch_text({2, 2, 2, 128, {{10, 4}, {20, 8}}, 100}),
+            "  batch     8 global = 2 micro x 2 accumulation x 2 data ranks\n"
+            "  tokens    1,024 a step = 8 samples x 128\n"
+            "  ramp      4 from step 1 on (accumulation 1), 8 from step 11 on (accumulation 2)\n"
+            "  training  30 steps, 25.6k tokens, 2.00 epochs of 100 windows\n");
 }
 
 TEST(Console, many_ranks_are_shown_by_host) {

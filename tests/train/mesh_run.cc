@@ -241,7 +241,7 @@ ResolvedRun resolved(const MeshCell& cell, const RunConfig& config, std::int64_t
   run.compute = compute_type(config, run.device);
   run.fp8 = config.precision.fp8;
   run.sums = reduction_order(config, run.device);
-  run.pipeline = make_pipeline(config, run.mesh, run.passes, run.compute);
+  run.pipeline = make_pipeline(config, run.mesh, {run.passes}, run.compute);
   return run;
 }
 

@@ -16,10 +16,10 @@ TEST(Reporter, the_console_tells_the_rate_of_all_steps_since_its_last_line) {
   config.log.tensorboard = false;
   testing::internal::CaptureStderr();
   {
-    Reporter reporter(config, {}, 100, 1);
+    Reporter reporter(config, {}, {100, 100}, 1);
     for (std::int64_t step = 1; step <= 8; ++step) {
       StepLine line;
-      line.step = step;
+      line.step = line.consumed_samples = step;
       // 1,000 tokens each; the last of four takes ten times as long.
       line.step_seconds = step % 4 == 0 ? 10 : 1;
       line.tokens_per_second = 1000 / line.step_seconds;
@@ -40,7 +40,7 @@ TEST(Reporter, the_end_has_what_was_predicted_and_what_it_took) {
   config.log.tensorboard = false;
   testing::internal::CaptureStderr();
   {
-    Reporter reporter(config, {}, 3, 1);
+    Reporter reporter(config, {}, {3, 3}, 1);
     StartLine start;
     start.predicted.emplace().step_seconds = 1.5;
     reporter.start(start);

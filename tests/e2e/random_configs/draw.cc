@@ -173,36 +173,7 @@ class Drawing {
   }
 
   void place_batch() {
-    const std::int64_t micro = dice_.pick<std::int64_t>({1, 1, 2, 3, 4});
-    const std::int64_t accumulation = dice_.pick<std::int64_t>({1, 1, 2, 3});
-    const std::int64_t ranks = situation_.data_ranks;
-    situation_.global = micro * accumulation * ranks;
-    switch (dice_.between(0, 5)) {
-      case 0:
-        set("batch.micro", micro);
-        situation_.global = micro * ranks;
-        break;
-      case 1:
-        set("batch.global", accumulation * ranks);
-        situation_.global = accumulation * ranks;
-        break;
-      case 2:
-        set("batch.global", situation_.global);
-        set("batch.micro", micro);
-        break;
-      case 3:
-        set("batch.global", situation_.global);
-        set("batch.accumulation", accumulation);
-        break;
-      case 4:
-        set("batch.micro", micro);
-        set("batch.accumulation", accumulation);
-        break;
-      default:
-        set("batch.global", situation_.global);
-        set("batch.micro", micro);
-        set("batch.accumulation", accumulation);
-    }
+    for (const auto& [path, value] : draw_batch(dice_, situation_)) set(path, value);
   }
 
   void place_length() {

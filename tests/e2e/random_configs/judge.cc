@@ -283,14 +283,29 @@ class Judge {
       require(finite || !drawn_.finite || without_targets_.contains(integer(line, "step")),
               fmt::format("step {}: {} is not finite", index + 1, key));
     }
-    const Json& batch = member(report_, "batch");
-    require(integer(line, "consumed_samples") ==
-                integer(batch, "global") * (static_cast<std::int64_t>(index) + 1),
-            "consumed_samples is not the plan's");
+    require(
+        integer(line, "consumed_samples") == samples_behind(static_cast<std::int64_t>(index) + 1),
+        "consumed_samples is not the plan's");
     const std::int64_t memory = integer(line, "memory_bytes");
     const std::int64_t planned = integer(report_, "memory_bytes_max");
     require(memory <= kProgramBytes + planned * 3 / 2,
             fmt::format("{} bytes of memory, {} were planned", memory, planned));
+  }
+
+  /// Consumed behind so many steps of the batch that the plan tells.
+  [[nodiscard]] std::int64_t samples_behind(std::int64_t steps) const {
+    const Json& batch = member(report_, "batch");
+    const Json* ramp = batch.find("ramp");
+    if (ramp == nullptr) return steps * integer(batch, "global");
+    const std::int64_t length = value_at(drawn_.merged, "data.sequence_length")->as_integer();
+    std::int64_t samples = 0;
+    for (; steps > 0; --steps) {
+      std::int64_t size = 0;
+      for (const Json& phase : ramp->as_array())
+        if (samples * length >= integer(phase, "from_token")) size = integer(phase, "global");
+      samples += size;
+    }
+    return samples;
   }
 
   /// The config that a run leaves says the same as the one it was given.

@@ -80,6 +80,9 @@ struct DrawnMesh {
 /// `model`: the inline one, or null where its heads are not known here.
 DrawnMesh draw_mesh(Dice& dice, const Json* model, Situation& situation);
 
+/// Keys of the batch, a ramp now and then; its largest size into the situation.
+std::vector<std::pair<std::string, Json>> draw_batch(Dice& dice, Situation& situation);
+
 /// Legal values of the keys that fit on their own, each given now and then.
 void draw_free_fields(Dice& dice, Json& config, const Situation& situation);
 /// Products in fp8, where the inline model's sizes on a rank are known and fit.
