@@ -115,7 +115,7 @@ same_blocks "steps that run ahead have the same" ahead behind
 # Rows of another cut have other trees of sums.
 blocks "tensor" 2 tensor --set parallel.tensor=2
 for key in grad_norm weight_norm update_norm; do
-  check "tensor: $key" awk -v k=$key 'NR == FNR { e[FNR] = $1; next } { d = $1 / e[FNR] - 1; if (d * d > 1e-6) exit 1; ++n } END { exit n != 12 }' \
+  check "tensor: $key" awk -v k=$key 'NR == FNR { e[FNR] = $1; next } { d = $1 - e[FNR]; if (d * d > 1e-6 * e[FNR] ^ 2) exit 1; ++n } END { exit n != 12 }' \
     <(blocks_of one | grep -o "\"$key\":[^,]*" | cut -d: -f2) <(blocks_of tensor | grep -o "\"$key\":[^,]*" | cut -d: -f2)
 done
 rm -rf run

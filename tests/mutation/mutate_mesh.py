@@ -90,7 +90,7 @@ EDITS = [
     ("src/optim/block_meter.cc", "weights and updates of copies counted twice in the norms of blocks",
      "store_.gradients().counted_rows(index, rows);", "{0, rows};"),
     ("src/train/block_norms.cc", "norms of the blocks that this rank has",
-     "replica.sum(std::span(words));", ""),
+     "replica.sum(std::span(words));", "replica.sum(std::span(words).first(0));"),
     ("src/model/model_blocks.cc", "the layers of each stage counted from 0",
      "chunk.range.first_layer + i", "i"),
     ("src/store/gradients.cc", "the head's gradient of a tied weight forgotten where there are shards",
