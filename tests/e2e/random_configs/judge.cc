@@ -137,8 +137,11 @@ class Judge {
     require(!errors->as_array().empty(), "refused without errors");
     for (const Json& error : errors->as_array()) check_error(error);
     for (const std::string& path : drawn_.must_refuse) {
-      const auto& found = verdict_.refused_at;
-      require(std::find(found.begin(), found.end(), path) != found.end(), "not refused at " + path);
+      // There, or within it: "batch.global[1][0]".
+      const bool found = std::ranges::any_of(verdict_.refused_at, [&](const std::string& one) {
+        return one == path || one.starts_with(path + ".") || one.starts_with(path + "[");
+      });
+      require(found, "not refused at " + path);
     }
     if (only_memory() || !can_start()) return;
     const Ended ended = train({});
@@ -183,7 +186,8 @@ class Judge {
       require(text != nullptr && text->is_string(), fmt::format("{}: {} is no text", path, key));
     }
     require(!text_at(error, "message").empty(), path + ": no message");
-    const bool known = path.starts_with("--") || find_field(path) != nullptr ||
+    const bool known = path.starts_with("--") ||
+                       find_field(path.substr(0, path.find('['))) != nullptr ||
                        names_model_key(path) || value_at(drawn_.merged, path) != nullptr ||
                        (path.empty() && drawn_.must_refuse == std::vector<std::string>{""}) ||
                        std::find(sections().begin(), sections().end(), path) != sections().end();
