@@ -315,7 +315,7 @@ class ModelOddity {
                    nullptr),
                drawn_.must_refuse.push_back("model." + model_.as_object().back().first);
       case 6:
-        return put("model_type", dice_.pick<Json>({"mamba", "phi3", "deepseek_v3", "", 3, nullptr}),
+        return put("model_type", dice_.pick<Json>({"mamba", "phi3", "gemma2", "", 3, nullptr}),
                    "model_type");
       case 7:
         return put("initializer_range", dice_.pick<Json>({-0.02, 1.5, "x", raw("1e999")}),
