@@ -206,11 +206,21 @@ BACKWARD_FILES = ["kernels/attention/attention_backward_sm90.cuh", "kernels/atte
                   "kernels/attention/attention_sm90.cuh",
                   "kernels/attention/attention_query_rows_sm90.cuh",
                   "kernels/attention/attention_steps_sm90.cuh", "kernels/attention/attention_turns_sm90.cuh"]
+CROSS_ENTROPY_Z = [
+    ("half of the z-loss's gradient", [("1.0F + 2.0F * args.z_loss", "1.0F + args.z_loss")]),
+    ("the z-loss's weight without log(sum)", [("(maximum + logf(args.sum[t]))", "maximum")]),
+    ("the z-loss's weight for the cross-entropy's", [("inverse *= 1.0F + 2.0F", "inverse *= 2.0F")]),
+    ("squares of tokens that do not count", [("counted ? lse * lse : 0.0F", "lse * lse")]),
+    ("the log-sum-exp in place of its square", [("counted ? lse * lse", "counted ? lse")]),
+    ("squares where nobody wants them", [("  if (args.square == nullptr) return;\n", "  if (args.square == args.loss) return;\n")]),
+]
+
 PLANTED = {
     "attention": [
         ("AttentionHopper.", FORWARD_FILES, ATTENTION_FORWARD),
         ("AttentionHopperGradient.", BACKWARD_FILES, ATTENTION_BACKWARD),
         ("AttentionHopperGradient.", ["kernels/attention/attention_backward_wide_sm90.cuh"], ATTENTION_WIDE_BACKWARD),
     ],
+    "cross_entropy": [("CrossEntropy.", ["kernels/cross_entropy/cross_entropy_cuda.cu"], CROSS_ENTROPY_Z)],
     "gemm": [("GemmQuantizedGpu.", ["kernels/gemm/gemm_fp8_sm90.cuh", "kernels/gemm/gemm_sm90_stages.cuh"], GEMM_FP8)],
 }
