@@ -10,7 +10,6 @@
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/op_work.h"
-#include "kernels/elementwise/elementwise.h"
 #include "kernels/grad_norm/grad_norm_table.h"
 
 namespace trireme {
@@ -85,11 +84,11 @@ void add_on_gpu(Context& context, std::uint64_t* words,
 void add_from_gpu(Context& context, ExactSum& sum, std::span<const ConstTensorView> gradients) {
   ExactSum part;
   auto& words = part.words();
-  const TensorView device_words{context.scratch(sizeof(words)), DType::kF64, {ExactSum::kWords}};
-  clear(context, device_words);
-  add_on_gpu(context, reinterpret_cast<std::uint64_t*>(device_words.data), gradients);
+  auto* device_words = reinterpret_cast<std::uint64_t*>(context.scratch(sizeof(words)));
+  gpu::clear(device_words, sizeof(words), context.exec().stream);
+  add_on_gpu(context, device_words, gradients);
   // A row puts less than 2^32 into a word: below 2^30 rows no word comes near its sign.
-  gpu::copy(words.data(), device_words.data, sizeof(words), context.exec().stream);
+  gpu::copy(words.data(), device_words, sizeof(words), context.exec().stream);
   context.synchronize();
   sum.add(part);
 }

@@ -89,11 +89,14 @@ Json list_schema(Json items, std::size_t count) {
       {"type", "array"}, {"items", std::move(items)}, {"minItems", size}, {"maxItems", size}};
 }
 
-// ---- precision.fp8
+// ---- precision.fp8, stability.skip_spikes
 
 namespace {
 
-/// Its keys, each read like a field of that type.
+constexpr const char* path_of(const Fp8Precision&) { return "precision.fp8"; }
+constexpr const char* path_of(const SpikeRule&) { return "stability.skip_spikes"; }
+
+/// The keys of an object, each read like a field of that type.
 template <class F>
 void for_each_key(Fp8Precision& fp8, const F& visit) {
   FieldRow gradients;
@@ -105,17 +108,26 @@ void for_each_key(Fp8Precision& fp8, const F& visit) {
   visit("gradients", gradients, fp8.gradients);
   visit("bf16_layers", layers, fp8.bf16_layers);
 }
+template <class F>
+void for_each_key(SpikeRule& rule, const F& visit) {
+  FieldRow sigma;
+  sigma.above = 0;
+  sigma.maximum = 1e9;
+  FieldRow window;
+  window.minimum = 2;
+  window.maximum = 10000;
+  window.plain = true;
+  visit("sigma", sigma, rule.sigma);
+  visit("window", window, rule.window);
+}
 
 template <class T>
 using CodecOf = Codec<std::remove_cvref_t<T>>;
 
-}  // namespace
-
-std::vector<std::string> Codec<Fp8Precision>::words(const FieldRow&) { return {}; }
-
-Json Codec<Fp8Precision>::schema(const FieldRow&) {
+template <class Object>
+Json object_schema() {
   Json json = typed_schema("object"), keys = Json::object();
-  Fp8Precision defaults;
+  Object defaults;
   for_each_key(defaults, [&](const char* key, const FieldRow& row, auto& member) {
     keys[key] = CodecOf<decltype(member)>::schema(row);
     keys[key]["default"] = CodecOf<decltype(member)>::read(member);
@@ -125,9 +137,10 @@ Json Codec<Fp8Precision>::schema(const FieldRow&) {
   return json;
 }
 
-std::string Codec<Fp8Precision>::legal(const FieldRow&) {
+template <class Object>
+std::string object_legal() {
   std::string text;
-  Fp8Precision scratch;
+  Object scratch;
   for_each_key(scratch, [&](const char* key, const FieldRow& row, auto& member) {
     text += fmt::format("{}{}: {}", text.empty() ? "an object of " : "; ", key,
                         CodecOf<decltype(member)>::legal(row));
@@ -135,27 +148,39 @@ std::string Codec<Fp8Precision>::legal(const FieldRow&) {
   return text;
 }
 
-bool Codec<Fp8Precision>::assign(const Json& json, const FieldRow&, Fp8Precision& out) {
+template <class Object>
+bool assign_object(const Json& json, Object& out) {
   if (!json.is_object()) return false;
-  Fp8Precision fp8;
+  Object object;
   std::size_t read = 0;
   bool legal = true;
-  for_each_key(fp8, [&](const char* key, const FieldRow& row, auto& member) {
+  for_each_key(object, [&](const char* key, const FieldRow& row, auto& member) {
     const Json* value = json.find(key);
     if (value == nullptr) return;
     ++read;
     legal = legal && CodecOf<decltype(member)>::assign(*value, row, member);
   });
   if (!legal || read != json.as_object().size()) return false;
-  out = fp8;
+  out = object;
   return true;
 }
 
-std::vector<Problem> Codec<Fp8Precision>::faults_within(const Json& json) {
+template <class Object>
+Json object_json(Object object) {
+  Json json = Json::object();
+  for_each_key(object, [&](const char* key, const FieldRow&, auto& member) {
+    json[key] = CodecOf<decltype(member)>::read(member);
+  });
+  return json;
+}
+
+template <class Object>
+std::vector<Problem> object_faults(const Json& json) {
   std::vector<Problem> problems;
   std::vector<std::string> keys;
   std::string list;
-  Fp8Precision scratch;
+  Object scratch;
+  const char* path = path_of(scratch);
   for_each_key(scratch, [&](const char* key, const FieldRow& row, auto& member) {
     using C = CodecOf<decltype(member)>;
     keys.emplace_back(key);
@@ -164,25 +189,96 @@ std::vector<Problem> Codec<Fp8Precision>::faults_within(const Json& json) {
     if (value == nullptr || C::assign(*value, row, member)) return;
     const std::string word = value->is_string() ? value->as_string() : "";
     const std::string nearest = nearest_word(word, C::words(row)).value_or("");
-    problems.push_back({fmt::format("precision.fp8.{}", key), shown(*value), C::legal(row),
+    problems.push_back({fmt::format("{}.{}", path, key), shown(*value), C::legal(row),
                         nearest.empty() ? "" : '"' + nearest + '"', "has no legal form"});
   });
   for (const auto& [key, value] : json.as_object()) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
     const std::string nearest = nearest_word(key, keys).value_or("");
-    problems.push_back({fmt::format("precision.fp8.{}", key), shown(value), list,
-                        nearest.empty() ? "" : "precision.fp8." + nearest, kUnknownKey});
+    problems.push_back({fmt::format("{}.{}", path, key), shown(value), list,
+                        nearest.empty() ? "" : fmt::format("{}.{}", path, nearest), kUnknownKey});
   }
   return problems;
 }
 
-Json Codec<Fp8Precision>::read(const Fp8Precision& value) {
-  Json json = Json::object();
-  Fp8Precision fp8 = value;
-  for_each_key(fp8, [&](const char* key, const FieldRow&, auto& member) {
-    json[key] = CodecOf<decltype(member)>::read(member);
-  });
-  return json;
+}  // namespace
+
+std::vector<std::string> Codec<Fp8Precision>::words(const FieldRow&) { return {}; }
+
+Json Codec<Fp8Precision>::schema(const FieldRow&) { return object_schema<Fp8Precision>(); }
+
+std::string Codec<Fp8Precision>::legal(const FieldRow&) { return object_legal<Fp8Precision>(); }
+
+bool Codec<Fp8Precision>::assign(const Json& json, const FieldRow&, Fp8Precision& out) {
+  return assign_object(json, out);
+}
+
+std::vector<Problem> Codec<Fp8Precision>::faults_within(const Json& json) {
+  return object_faults<Fp8Precision>(json);
+}
+
+Json Codec<Fp8Precision>::read(const Fp8Precision& value) { return object_json(value); }
+
+std::vector<std::string> Codec<std::optional<SpikeRule>>::words(const FieldRow&) { return {}; }
+
+Json Codec<std::optional<SpikeRule>>::schema(const FieldRow&) {
+  return Json::Object{
+      {"anyOf", Json::Array{Json::Object{{"const", false}}, object_schema<SpikeRule>()}}};
+}
+
+std::string Codec<std::optional<SpikeRule>>::legal(const FieldRow&) {
+  return "false or " + object_legal<SpikeRule>();
+}
+
+bool Codec<std::optional<SpikeRule>>::assign(const Json& json, const FieldRow&,
+                                             std::optional<SpikeRule>& out) {
+  if (json.is_bool() && !json.as_bool()) {
+    out.reset();
+    return true;
+  }
+  SpikeRule rule;
+  if (!assign_object(json, rule)) return false;
+  out = rule;
+  return true;
+}
+
+std::vector<Problem> Codec<std::optional<SpikeRule>>::faults_within(const Json& json) {
+  return object_faults<SpikeRule>(json);
+}
+
+Json Codec<std::optional<SpikeRule>>::read(const std::optional<SpikeRule>& value) {
+  return value ? object_json(*value) : Json(false);
+}
+
+// ---- stability.skip_steps
+
+std::vector<std::string> Codec<StepRanges>::words(const FieldRow&) { return {}; }
+
+Json Codec<StepRanges>::schema(const FieldRow& row) {
+  return Json::Object{
+      {"type", "array"}, {"items", list_schema(integer_schema(row), 2)}, {"minItems", 0}};
+}
+
+std::string Codec<StepRanges>::legal(const FieldRow& row) {
+  return "a list of [first, last], first <= last, each " + Codec<std::int64_t>::legal(row);
+}
+
+bool Codec<StepRanges>::assign(const Json& json, const FieldRow& row, StepRanges& out) {
+  if (!json.is_array()) return false;
+  StepRanges ranges;
+  for (const Json& item : json.as_array()) {
+    auto& range = ranges.emplace_back();
+    if (!Codec<std::array<std::int64_t, 2>>::assign(item, row, range) || range[0] > range[1])
+      return false;
+  }
+  out = std::move(ranges);
+  return true;
+}
+
+Json Codec<StepRanges>::read(const StepRanges& value) {
+  Json list = Json::array();
+  for (const auto& range : value) list.push_back(Json::Array{range[0], range[1]});
+  return list;
 }
 
 // ---- run.resume

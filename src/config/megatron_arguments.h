@@ -43,6 +43,8 @@ class MegatronArguments {
   /// Throws ConfigError where there is none, or no number of that kind.
   [[nodiscard]] std::optional<std::string> text(std::string_view name) const;
   [[nodiscard]] std::optional<std::int64_t> whole(std::string_view name) const;
+  /// The same of all its values; none where one is not known.
+  [[nodiscard]] std::vector<std::int64_t> wholes(std::string_view name) const;
   /// Of something that a model has: 1 to 2^24, else a fault too.
   [[nodiscard]] std::optional<std::int64_t> size(std::string_view name) const;
   [[nodiscard]] std::optional<double> real(std::string_view name) const;
@@ -50,6 +52,7 @@ class MegatronArguments {
   [[noreturn]] void fault(std::string_view name, std::string_view what) const;
 
  private:
+  [[nodiscard]] std::int64_t whole_of(std::string_view name, const std::string& value) const;
   void take(std::span<const std::string> words);
   void count_ranks(std::span<const std::string> launcher);
 
