@@ -77,7 +77,13 @@ void cross_entropy_finish(Context& context, const CrossEntropyFinish& args) {
   if (args.loss_T.given()) {
     check.tensor("loss", args.loss_T, DType::kF32, shape_T);
     check.tensor("target_logit", args.target_logit_T, DType::kF32, shape_T);
-    table(context).loss({context.exec(), tokens, args.loss_T.as<float>(),
+    float* square = nullptr;
+    if (args.square_T.given()) {
+      check.tensor("square", args.square_T, DType::kF32, shape_T);
+      check.same_or_disjoint("square", args.square_T, "target_logit", args.target_logit_T);
+      square = args.square_T.as<float>();
+    }
+    table(context).loss({context.exec(), tokens, args.loss_T.as<float>(), square,
                          args.maximum_T.as<float>(), args.sum_T.as<float>(),
                          args.target_logit_T.as<float>(), args.targets_T.as<std::int32_t>()});
   }
@@ -92,7 +98,7 @@ void cross_entropy_finish(Context& context, const CrossEntropyFinish& args) {
   check.same_or_disjoint("dlogits", args.dlogits_TV, "logits", args.logits_TV);
   table(context).gradient({context.exec(), rows, args.dlogits_TV.data, args.logits_TV.data,
                            args.maximum_T.as<float>(), args.sum_T.as<float>(),
-                           args.targets_T.as<std::int32_t>(), args.scale.as<float>(),
+                           args.targets_T.as<std::int32_t>(), args.scale.as<float>(), args.z_loss,
                            args.dlogits_TV.dtype, args.logits_TV.dtype});
 }
 

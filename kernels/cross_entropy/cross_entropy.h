@@ -43,13 +43,19 @@ struct CrossEntropyMerge {
 };
 void cross_entropy_merge(Context& context, const CrossEntropyMerge& args);
 
-///   loss[t] = maximum[t] + log(sum[t]) - target_logit[t]
-///   dlogits[t,v] = (exp(logits[t,v] - maximum[t]) / sum[t] - [v = target[t]]) scale
+///   lse[t] = maximum[t] + log(sum[t])
+///   loss[t] = lse[t] - target_logit[t]
+///   square[t] = lse[t]^2
+///   dlogits[t,v] = (exp(logits[t,v] - maximum[t]) / sum[t] (1 + 2 z lse[t]) - [v = target[t]])
+///   scale
 ///
-/// both 0 where the target is -1, and dlogits in padding columns.
+/// all 0 where the target is -1, and dlogits in padding columns. So dlogits is the gradient of
+/// (loss + z square) scale, z = z_loss (PaLM's auxiliary loss, Chowdhery et al. 2022, section 5);
+/// z = 0 has the bits of the formula without it.
 ///
 ///   maximum, sum, target_logit  [T]     f32, of the whole vocabulary
 ///   loss                        [T]     f32, not given when only the gradient is wanted
+///   square                      [T]     f32, not given, or with loss; may be target_logit
 ///   logits                      [T, V]  f32|bf16
 ///   dlogits                     [T, V]  f32|bf16, bf16 where logits are; may be logits of its
 ///                                       type; not given when only the loss is wanted
@@ -59,6 +65,8 @@ struct CrossEntropyFinish {
   ConstTensorView logits_TV, maximum_T, sum_T, target_logit_T, targets_T;
   VocabularyPart part;
   ConstTensorView scale = {};
+  float z_loss = 0;
+  TensorView square_T = {};
 };
 void cross_entropy_finish(Context& context, const CrossEntropyFinish& args);
 

@@ -97,18 +97,26 @@ void merge(const CrossEntropyMergeArgs& args) {
       });
 }
 
+TRIREME_INLINE F32 log_sum_exp(F32 maximum, F32 sum) { return maximum + log(sum); }
+
 void loss(const CrossEntropyLossArgs& args) {
-  parallel_ranges(
-      args.exec, args.tokens, 2 * kWorkPerExp, [&](std::int64_t begin, std::int64_t end) {
-        for_each_vector(begin, end, [&](std::int64_t t, auto lanes) {
-          const F32 gap =
-              F32::load(args.maximum + t, lanes) - F32::load(args.target_logit + t, lanes);
-          (gap + log(F32::load(args.sum + t, lanes))).store(args.loss + t, lanes);
-        });
-        for (std::int64_t t = begin; t < end; ++t) {
-          if (args.targets[t] < 0) args.loss[t] = 0;
-        }
-      });
+  parallel_ranges(args.exec, args.tokens, 2 * kWorkPerExp,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for_each_vector(begin, end, [&](std::int64_t t, auto lanes) {
+                      const F32 maximum = F32::load(args.maximum + t, lanes),
+                                sum = F32::load(args.sum + t, lanes);
+                      const F32 gap = maximum - F32::load(args.target_logit + t, lanes);
+                      (gap + log(sum)).store(args.loss + t, lanes);
+                      if (args.square == nullptr) return;
+                      const F32 lse = log_sum_exp(maximum, sum);
+                      (lse * lse).store(args.square + t, lanes);
+                    });
+                    for (std::int64_t t = begin; t < end; ++t) {
+                      if (args.targets[t] >= 0) continue;
+                      args.loss[t] = 0;
+                      if (args.square != nullptr) args.square[t] = 0;
+                    }
+                  });
 }
 
 template <class L, class T>
@@ -118,7 +126,11 @@ void gradient_row(const CrossEntropyGradientArgs& args, std::int64_t t) {
   T* dlogits = static_cast<T*>(args.dlogits) + t * rows.columns;
   const std::int64_t column = target_column(rows, args.targets[t]);
   const F32 maximum = F32::broadcast(args.maximum[t]), scale = F32::broadcast(*args.scale);
-  const F32 inverse = F32::broadcast(1.0F) / F32::broadcast(args.sum[t]);
+  F32 inverse = F32::broadcast(1.0F) / F32::broadcast(args.sum[t]);
+  if (args.z_loss != 0) {
+    const F32 lse = log_sum_exp(maximum, F32::broadcast(args.sum[t]));
+    inverse = inverse * (F32::broadcast(1.0F) + F32::broadcast(2 * args.z_loss) * lse);
+  }
   // Read before the row is written: both may be the same memory.
   const F32 target_logit = F32::broadcast(column < 0 ? 0.0F : to_float(logits[column]));
   for_each_vector(0, rows.valid, [&](std::int64_t v, auto lanes) {

@@ -128,8 +128,12 @@ __global__ void __launch_bounds__(kTokenThreads) merge_kernel(CrossEntropyMergeA
 __global__ void __launch_bounds__(kTokenThreads) loss_kernel(CrossEntropyLossArgs args) {
   const std::int64_t t = std::int64_t{blockIdx.x} * kTokenThreads + threadIdx.x;
   if (t >= args.tokens) return;
-  const float loss = args.maximum[t] - args.target_logit[t] + logf(args.sum[t]);
-  args.loss[t] = args.targets[t] < 0 ? 0.0F : loss;
+  const bool counted = args.targets[t] >= 0;
+  const float maximum = args.maximum[t], log_sum = logf(args.sum[t]);
+  args.loss[t] = counted ? maximum - args.target_logit[t] + log_sum : 0.0F;
+  if (args.square == nullptr) return;
+  const float lse = maximum + log_sum;
+  args.square[t] = counted ? lse * lse : 0.0F;
 }
 
 template <class T, int kThreads>
@@ -156,7 +160,9 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(CrossEntropyGradient
 
   const L* row = static_cast<const L*>(args.logits) + t * rows.columns;
   const std::int64_t column = target_column(rows, target);
-  const float maximum = args.maximum[t], inverse = 1.0F / args.sum[t], scale = *args.scale;
+  const float maximum = args.maximum[t], scale = *args.scale;
+  float inverse = 1.0F / args.sum[t];
+  if (args.z_loss != 0) inverse *= 1.0F + 2.0F * args.z_loss * (maximum + logf(args.sum[t]));
   const auto gradient = [&](float x, std::int64_t v) {
     const float p = expf(x - maximum) * inverse;
     return (v == column ? p - 1.0F : p) * scale;

@@ -33,7 +33,7 @@ struct CrossEntropyMergeArgs {
 struct CrossEntropyLossArgs {
   Exec exec;
   std::int64_t tokens;
-  float* loss;
+  float *loss, *square;  ///< square: may be nullptr, or target_logit
   const float *maximum, *sum, *target_logit;
   const std::int32_t* targets;
 };
@@ -46,6 +46,7 @@ struct CrossEntropyGradientArgs {
   const float *maximum, *sum;
   const std::int32_t* targets;
   const float* scale;
+  float z_loss;
   DType dlogits_type, logits_type;  ///< bf16 logits have a bf16 gradient
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <new>
 
 #include "base/math.h"
@@ -60,7 +61,8 @@ void add_on_host(const Context& context, ExactSum& sum,
   }
 }
 
-void add_on_gpu(Context& context, ExactSum& sum, std::span<const ConstTensorView> gradients) {
+void add_on_gpu(Context& context, std::uint64_t* words,
+                std::span<const ConstTensorView> gradients) {
   const std::size_t table_bytes = gradients.size() * sizeof(GradNormTensorArgs);
   std::byte* table = context.host_scratch(table_bytes);
   std::int64_t blocks = 0;
@@ -72,18 +74,30 @@ void add_on_gpu(Context& context, ExactSum& sum, std::span<const ConstTensorView
     blocks += (rows + kGradNormRowsPerBlock - 1) / kGradNormRowsPerBlock;
   }
   if (blocks == 0) return;
-  ExactSum part;
-  auto& words = part.words();
   const auto* device_table =
       reinterpret_cast<const GradNormTensorArgs*>(context.device_constant({table, table_bytes}));
+  gpu_table("grad_norm", &GpuKernels::grad_norm)
+      .squares({context.exec(), words, device_table, static_cast<std::int64_t>(gradients.size()),
+                blocks});
+}
+
+void add_from_gpu(Context& context, ExactSum& sum, std::span<const ConstTensorView> gradients) {
+  ExactSum part;
+  auto& words = part.words();
   auto* device_words = reinterpret_cast<std::uint64_t*>(context.scratch(sizeof(words)));
-  gpu_table("grad_norm_accumulate", &GpuKernels::grad_norm)
-      .squares({context.exec(), device_words, device_table,
-                static_cast<std::int64_t>(gradients.size()), blocks});
+  gpu::clear(device_words, sizeof(words), context.exec().stream);
+  add_on_gpu(context, device_words, gradients);
   // A row puts less than 2^32 into a word: below 2^30 rows no word comes near its sign.
   gpu::copy(words.data(), device_words, sizeof(words), context.exec().stream);
   context.synchronize();
   sum.add(part);
+}
+
+void check_gradients(const ArgumentChecker& check, std::span<const ConstTensorView> gradients) {
+  for (const ConstTensorView& each : gradients) {
+    if (each.shape.rank() != 1) check.rank("gradient", each, 2);
+    check.tensor("gradient", each, DType::kF32, each.shape);
+  }
 }
 
 }  // namespace
@@ -91,13 +105,23 @@ void add_on_gpu(Context& context, ExactSum& sum, std::span<const ConstTensorView
 void grad_norm_accumulate(Context& context, ExactSum& sum,
                           std::span<const ConstTensorView> gradients) {
   const OpSpan span(context.op_trace(), "grad_norm", work_of(gradients));
-  const ArgumentChecker check("grad_norm_accumulate");
-  for (const ConstTensorView& each : gradients) {
-    if (each.shape.rank() != 1) check.rank("gradient", each, 2);
-    check.tensor("gradient", each, DType::kF32, each.shape);
-  }
-  if (context.on_gpu()) return add_on_gpu(context, sum, gradients);
+  check_gradients(ArgumentChecker("grad_norm_accumulate"), gradients);
+  if (context.on_gpu()) return add_from_gpu(context, sum, gradients);
   add_on_host(context, sum, gradients);
+}
+
+void add_squares(Context& context, TensorView words, std::span<const ConstTensorView> gradients) {
+  const OpSpan span(context.op_trace(), "grad_norm", work_of(gradients));
+  const ArgumentChecker check("add_squares");
+  check_gradients(check, gradients);
+  check.tensor("words", words, DType::kF64, {ExactSum::kWords});
+  if (context.on_gpu())
+    return add_on_gpu(context, reinterpret_cast<std::uint64_t*>(words.data), gradients);
+  ExactSum sum, part;
+  std::memcpy(sum.words().data(), words.data, words.bytes());
+  add_on_host(context, part, gradients);
+  sum.add(part);
+  std::memcpy(words.data, sum.words().data(), words.bytes());
 }
 
 }  // namespace trireme

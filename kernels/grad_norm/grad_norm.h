@@ -17,4 +17,9 @@ namespace trireme {
 void grad_norm_accumulate(Context& context, ExactSum& sum,
                           std::span<const ConstTensorView> gradients);
 
+/// The same, added to the words of an ExactSum (ExactSum::words, here [68] of 8 bytes, f64 by name
+/// alone) where the context computes; a GPU is not waited for. At most 2^20 such calls and 2^30
+/// rows go into one sum.
+void add_squares(Context& context, TensorView words, std::span<const ConstTensorView> gradients);
+
 }  // namespace trireme

@@ -114,8 +114,6 @@ __global__ void __launch_bounds__(kThreads, 4) squares_kernel(ManySquaresArgs ar
 }
 
 void squares(const ManySquaresArgs& args) {
-  check_call("grad_norm",
-             cudaMemsetAsync(args.words, 0, kWords * sizeof(Word), stream_of(args.exec)));
   launch(squares_kernel,
          {.grid = static_cast<unsigned>(args.block_count),
           .block = kThreads,

@@ -33,7 +33,7 @@ struct ManySquaresArgs {
 
 /// On a GPU one launch takes all tensors; the exact sum alone comes back, rows added as integers.
 struct GradNormGpuKernels {
-  /// words = the squares of all rows.
+  /// words += the squares of all rows.
   void (*squares)(const ManySquaresArgs&);
 };
 namespace cuda {

@@ -102,6 +102,7 @@ constexpr Alias kMore[] = {
     {"scheduler", "lr_schedule"},
     {"seq_len", "data.sequence_length"},
     {"sequence_length", "data.sequence_length"},
+    {"skip_step_on_spikes", "stability.skip_spikes"},
     {"tensor_parallel_size", "parallel.tensor"},
     {"tensorboard", "log.tensorboard"},
     {"threads", "run.threads_per_rank"},
@@ -111,6 +112,7 @@ constexpr Alias kMore[] = {
     {"tp", "parallel.tensor"},
     {"tp_size", "parallel.tensor"},
     {"train", "data.train"},
+    {"train_range_to_skip", "stability.skip_steps"},
     {"train_data", "data.train"},
     {"train_steps", "run.steps"},
     {"train_tokens", "run.tokens"},
@@ -125,6 +127,7 @@ constexpr Alias kMore[] = {
     {"warmup_iters", "lr_schedule.warmup_steps"},
     {"warmup_ratio", "lr_schedule.warmup_steps"},
     {"wd", "optimizer.weight_decay"},
+    {"z_loss_multiplier", "stability.z_loss"},
     {"zero", "parallel.zero_stage"},
     {"zero_optimization", "parallel.zero_stage"},
     // Of the model.

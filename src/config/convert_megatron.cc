@@ -33,6 +33,7 @@ class MegatronRun {
     convert_start();
     convert_optimizer();
     convert_schedule();
+    convert_skipped();
     convert_precision();
     convert_parallel();
     convert_balance();
@@ -86,6 +87,19 @@ class MegatronRun {
     }
     if (const auto minutes = a_.real("--distributed-timeout-minutes"))
       draft_.set("run.hang_timeout_seconds", *minutes * 60, "--distributed-timeout-minutes");
+  }
+
+  /// Megatron-LM counts the iterations done before: its n is update n + 1.
+  void convert_skipped() {
+    Json::Array ranges;
+    const auto skipped = a_.wholes("--iterations-to-skip");
+    for (const std::int64_t n : skipped.value_or(std::vector<std::int64_t>())) {
+      const bool goes_on = !ranges.empty() && ranges.back().as_array()[1] == Json(n);
+      const Json first = goes_on ? ranges.back().as_array()[0] : Json(n + 1);
+      if (goes_on) ranges.pop_back();
+      ranges.push_back(Json::Array{first, Json(n + 1)});
+    }
+    if (!ranges.empty()) draft_.set("stability.skip_steps", ranges, "--iterations-to-skip");
   }
 
   /// [weight PREFIX ...] or PREFIX ...

@@ -415,6 +415,27 @@ void add_lora(std::vector<Field>& list) {
         .peers = {"", "", "load_in_4bit", ""});
 }
 
+void add_stability(std::vector<Field>& list) {
+  FIELD(stability.skip_spikes,
+        .text =
+            "Leave an update out where its loss or gradient norm stands above the mean of the last "
+            "`window` by more than `sigma` standard deviations",
+        .example = "{\"sigma\": 6, \"window\": 128}");
+  FIELD(stability.skip_steps,
+        .text = "Steps [[first, last], ...] whose data are passed over without an update",
+        .unit = "steps", .example = "[[1200, 1400]]", .minimum = 1, .maximum = 1e12,
+        .peers = {"--iterations-to-skip", "", "", ""});
+  FIELD(stability.z_loss,
+        .text =
+            "Weight of the mean square of the log-sum-exp of the head's logits beside the loss; 0: "
+            "none",
+        .minimum = 0, .maximum = 1e9);
+  FIELD(stability.noise_scale,
+        .text =
+            "Measure the gradient noise scale: the batch size, in samples, beyond which a larger "
+            "one saves few steps");
+}
+
 void add_output(std::vector<Field>& list) {
   FIELD(checkpoint.interval_steps, .text = "Save every so many steps; 0: only at the end",
         .unit = "steps", .peers = {"--save-interval", "", "save_steps", "checkpoint.interval"});
@@ -504,6 +525,7 @@ const std::vector<Field>& fields() {
     add_parallel(list);
     add_moe(list);
     add_lora(list);
+    add_stability(list);
     add_output(list);
     add_log(list);
     return list;

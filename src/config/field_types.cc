@@ -89,11 +89,12 @@ Json list_schema(Json items, std::size_t count) {
       {"type", "array"}, {"items", std::move(items)}, {"minItems", size}, {"maxItems", size}};
 }
 
-// ---- precision.fp8, log.prometheus
+// ---- precision.fp8, log.prometheus, stability.skip_spikes
 
 namespace {
 
 constexpr std::string_view path_of(const Fp8Precision&) { return "precision.fp8"; }
+constexpr std::string_view path_of(const SpikeRule&) { return "stability.skip_spikes"; }
 constexpr std::string_view path_of(const Prometheus&) { return "log.prometheus"; }
 
 template <class F>
@@ -106,6 +107,18 @@ void for_each_key(Fp8Precision& fp8, const F& visit) {
   visit("recipe", FieldRow(), fp8.recipe);
   visit("gradients", gradients, fp8.gradients);
   visit("bf16_layers", layers, fp8.bf16_layers);
+}
+template <class F>
+void for_each_key(SpikeRule& rule, const F& visit) {
+  FieldRow sigma;
+  sigma.above = 0;
+  sigma.maximum = 1e9;
+  FieldRow window;
+  window.minimum = 2;
+  window.maximum = 10000;
+  window.plain = true;
+  visit("sigma", sigma, rule.sigma);
+  visit("window", window, rule.window);
 }
 
 template <class F>
@@ -206,6 +219,66 @@ Json ObjectCodec<T>::read(const T& value) {
 
 template struct ObjectCodec<Fp8Precision>;
 template struct ObjectCodec<Prometheus>;
+template struct ObjectCodec<SpikeRule>;
+
+std::vector<std::string> Codec<std::optional<SpikeRule>>::words(const FieldRow&) { return {}; }
+
+Json Codec<std::optional<SpikeRule>>::schema(const FieldRow& row) {
+  return Json::Object{
+      {"anyOf", Json::Array{Json::Object{{"const", false}}, Codec<SpikeRule>::schema(row)}}};
+}
+
+std::string Codec<std::optional<SpikeRule>>::legal(const FieldRow& row) {
+  return "false or " + Codec<SpikeRule>::legal(row);
+}
+
+bool Codec<std::optional<SpikeRule>>::assign(const Json& json, const FieldRow& row,
+                                             std::optional<SpikeRule>& out) {
+  if (json.is_bool() && !json.as_bool()) {
+    out.reset();
+    return true;
+  }
+  SpikeRule rule;
+  if (!Codec<SpikeRule>::assign(json, row, rule)) return false;
+  out = rule;
+  return true;
+}
+
+Json Codec<std::optional<SpikeRule>>::read(const std::optional<SpikeRule>& value) {
+  return value ? Codec<SpikeRule>::read(*value) : Json(false);
+}
+
+// ---- stability.skip_steps
+
+std::vector<std::string> Codec<StepRanges>::words(const FieldRow&) { return {}; }
+
+Json Codec<StepRanges>::schema(const FieldRow& row) {
+  return Json::Object{
+      {"type", "array"}, {"items", list_schema(integer_schema(row), 2)}, {"minItems", 0}};
+}
+
+std::string Codec<StepRanges>::legal(const FieldRow& row) {
+  return "a list of [first, last], first <= last, each " + Codec<std::int64_t>::legal(row);
+}
+
+bool Codec<StepRanges>::assign(const Json& json, const FieldRow& row, StepRanges& out) {
+  if (!json.is_array()) return false;
+  StepRanges ranges;
+  for (const Json& item : json.as_array()) {
+    auto& range = ranges.emplace_back();
+    if (!Codec<std::array<std::int64_t, 2>>::assign(item, row, range) || range[0] > range[1])
+      return false;
+  }
+  out = std::move(ranges);
+  return true;
+}
+
+Json Codec<StepRanges>::read(const StepRanges& value) {
+  Json list = Json::array();
+  for (const auto& range : value) list.push_back(Json::Array{range[0], range[1]});
+  return list;
+}
+
 // ---- batch.global
 
 namespace {

@@ -250,6 +250,7 @@ TRIREME_DECLARE_CODEC(DataSource);
 TRIREME_DECLARE_CODEC(ValidationSets);
 TRIREME_DECLARE_CODEC(std::vector<std::string>);  // row.minimum: least number of them
 TRIREME_DECLARE_CODEC(std::vector<std::int64_t>);
+TRIREME_DECLARE_CODEC(StepRanges);
 #undef TRIREME_DECLARE_CODEC
 
 /// Of a struct that is an object with keys of its own, each read like a field of that type; faults
@@ -267,6 +268,17 @@ template <>
 struct Codec<Fp8Precision> : ObjectCodec<Fp8Precision> {};
 template <>
 struct Codec<Prometheus> : ObjectCodec<Prometheus> {};
+template <>
+struct Codec<SpikeRule> : ObjectCodec<SpikeRule> {};
+/// false where there is none.
+template <>
+struct Codec<std::optional<SpikeRule>> {
+  static std::vector<std::string> words(const FieldRow& row);
+  static Json schema(const FieldRow& row);
+  static std::string legal(const FieldRow& row);
+  static bool assign(const Json& json, const FieldRow& row, std::optional<SpikeRule>& out);
+  static Json read(const std::optional<SpikeRule>& value);
+};
 
 /// A number, or a list of [from_token, number]; `row` is the number's.
 template <>

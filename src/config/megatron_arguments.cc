@@ -128,6 +128,7 @@ constexpr MegatronRow kRows[] = {
     {"--fp8-format", kValue},
     {"--fp8-recipe", kValue},
     {"--grad-reduce-in-bf16", kFlag},
+    {"--iterations-to-skip", kValue},
     {"--load", kValue},
     {"--lr-decay-samples", kValue},
     {"--lr-decay-style", kValue},
@@ -348,11 +349,11 @@ bool takes_none(std::string_view name) {
 
 /// Of one value, unless the name is not known or takes a list.
 bool takes_no_more(const MegatronArgument& argument) {
-  constexpr std::string_view kLists[] = {"--cuda-graph-scope",         "--data-path",
-                                         "--per-split-data-args-path", "--profile-ranks",
-                                         "--recompute-modules",        "--rampup-batch-size",
-                                         "--test-data-path",           "--train-data-path",
-                                         "--valid-data-path",          "--window-size"};
+  constexpr std::string_view kLists[] = {
+      "--cuda-graph-scope",         "--data-path",      "--iterations-to-skip",
+      "--per-split-data-args-path", "--profile-ranks",  "--rampup-batch-size",
+      "--recompute-modules",        "--test-data-path", "--train-data-path",
+      "--valid-data-path",          "--window-size"};
   if (takes_none(argument.name)) return true;
   const bool list =
       std::find(std::begin(kLists), std::end(kLists), argument.name) != std::end(kLists);
@@ -543,12 +544,15 @@ std::optional<std::string> MegatronArguments::text(std::string_view name) const 
   return std::nullopt;
 }
 
+std::int64_t MegatronArguments::whole_of(std::string_view name, const std::string& value) const {
+  const auto number = parsed<std::int64_t>(without_underscores(value));
+  if (!number) fault(name, fmt::format("{} is no whole number", Json(value).dump()));
+  return *number;
+}
+
 std::optional<std::int64_t> MegatronArguments::whole(std::string_view name) const {
   const auto value = text(name);
-  if (!value) return std::nullopt;
-  const auto number = parsed<std::int64_t>(without_underscores(*value));
-  if (!number) fault(name, fmt::format("{} is no whole number", Json(*value).dump()));
-  return number;
+  return value ? std::optional(whole_of(name, *value)) : std::nullopt;
 }
 
 std::optional<std::vector<std::int64_t>> MegatronArguments::wholes(std::string_view name) const {
@@ -557,9 +561,7 @@ std::optional<std::vector<std::int64_t>> MegatronArguments::wholes(std::string_v
   std::vector<std::int64_t> numbers;
   for (const std::string& value : argument->values) {
     if (value.find(kUnknownMark) != std::string::npos) return std::nullopt;
-    const auto number = parsed<std::int64_t>(without_underscores(value));
-    if (!number) fault(name, fmt::format("{} is no whole number", Json(value).dump()));
-    numbers.push_back(*number);
+    numbers.push_back(whole_of(name, value));
   }
   return numbers;
 }

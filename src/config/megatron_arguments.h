@@ -52,6 +52,7 @@ class MegatronArguments {
   [[noreturn]] void fault(std::string_view name, std::string_view what) const;
 
  private:
+  [[nodiscard]] std::int64_t whole_of(std::string_view name, const std::string& value) const;
   void take(std::span<const std::string> words);
   void count_ranks(std::span<const std::string> launcher);
 

@@ -78,6 +78,21 @@ struct Fp8Precision {
   friend bool operator==(const Fp8Precision&, const Fp8Precision&) = default;
 };
 
+/// An update is left out where its loss or its norm stands above the mean of the last `window` by
+/// `sigma` standard deviations (SpikeWatch).
+struct SpikeRule {
+  double sigma = 6;
+  std::int64_t window = 128;
+  friend bool operator==(const SpikeRule&, const SpikeRule&) = default;
+};
+
+/// First and last of each, both included.
+using StepRanges = std::vector<std::array<std::int64_t, 2>>;
+inline bool contains_step(const StepRanges& ranges, std::int64_t step) {
+  return std::any_of(ranges.begin(), ranges.end(),
+                     [step](const auto& range) { return range[0] <= step && step <= range[1]; });
+}
+
 struct RunConfig {
   struct Run {
     std::string directory;
@@ -229,6 +244,15 @@ struct RunConfig {
     [[nodiscard]] double scale() const;
     friend bool operator==(const Lora&, const Lora&) = default;
   } lora;
+
+  /// What keeps a long run from diverging.
+  struct Stability {
+    std::optional<SpikeRule> skip_spikes;  ///< false where there is none
+    StepRanges skip_steps;                 ///< passed over
+    double z_loss = 0;                     ///< of the head's logits
+    bool noise_scale = false;
+    friend bool operator==(const Stability&, const Stability&) = default;
+  } stability;
 
   struct Checkpoint {
     static constexpr std::int64_t kStagingBytesMin = std::int64_t{1} << 20;

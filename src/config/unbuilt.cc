@@ -11,11 +11,8 @@ bool is_future_key(std::string_view path) {
   static constexpr std::string_view kKeys[] = {"model_backend.dropout", "optimizer.ema",
                                                "optimizer.groups", "optimizer.matrix_lr",
                                                "parallel.offload"};
-  static constexpr std::string_view kSections[] = {"stability"};
-  const std::string_view section = path.substr(0, path.find('.'));
   return find_field(path) == nullptr &&
-         (std::find(std::begin(kKeys), std::end(kKeys), path) != std::end(kKeys) ||
-          std::find(std::begin(kSections), std::end(kSections), section) != std::end(kSections));
+         std::find(std::begin(kKeys), std::end(kKeys), path) != std::end(kKeys);
 }
 
 bool is_future_value(std::string_view path, const Json& value) {

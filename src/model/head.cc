@@ -147,8 +147,11 @@ void chunk_loss(Context& context, const TensorAxis& tensor, const HeadBuffers& b
   if (training != nullptr) {
     finish.dlogits_TV = buffers.dlogits_TV.given() ? buffers.dlogits_TV.rows(0, count) : logits;
     finish.scale = training->scale;
+    finish.z_loss = training->z_loss;
+    if (training->z_loss != 0) finish.square_T = statistics.target_logit_T;
   }
   cross_entropy_finish(context, finish);
+  if (finish.square_T.given()) sum_in_order(context, training->square_sum, finish.square_T);
   if (training != nullptr) chunk_gradients(context, scratch, finish.dlogits_TV, args, *training);
 }
 

@@ -60,7 +60,9 @@ HeadBuffers lay_out_head(ArenaCursor& arena, const HeadShape& shape);
 struct HeadTraining {
   TensorView dweight_VC;                     ///< f32; may be left out
   Accumulate accumulate = Accumulate::kYes;  ///< of dweight, for the first chunk
-  ConstTensorView scale;  ///< [1] f32, of every token's loss: 1 / targets of the global batch
+  ConstTensorView scale;       ///< [1] f32, of every token's loss: 1 / targets of the global batch
+  float z_loss = 0;            ///< times each token's square of the log-sum-exp, beside its loss
+  TensorView square_sum = {};  ///< [1] f64, += those squares; given with z_loss
   AdapterGradients adapter = {};  ///< its rows are those of the buffers
   bool input = true;              ///< n's gradient is made: something below is trained
 };

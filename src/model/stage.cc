@@ -37,6 +37,7 @@ Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& par
       ropes_(context, config, shape.tokens),
       chunks_(chunks_of(config, shape)),
       loss_sum_(DType::kF64, {1}, context.device()),
+      square_sum_(DType::kF64, {1}, context.device()),
       loss_scale_(DType::kF32, {1}, context.device()),
       device_batches_(shape.steps.empty() ? 1 : shape.steps.front()) {
   expect(context.device().kind == shape.device, "a stage laid out for another device");
@@ -145,6 +146,7 @@ void Stage::take_lengths(const BlockParams& params, const BlockWeights& weights)
 
 void Stage::rewind() {
   clear(context_, loss_sum_.view());
+  if (z_loss_ != 0) clear(context_, square_sum_.view());
   if (experts_ && !evaluating_) {
     clear(context_, expert_losses_.view());
     clear(context_, expert_load_.view());
@@ -376,6 +378,8 @@ void Stage::forward(int chunk, int micro_batch) {
   training.dweight_VC = product.gradient;
   training.accumulate = product.accumulate;
   training.scale = std::as_const(loss_scale_).view();
+  training.z_loss = z_loss_;
+  training.square_sum = square_sum_.view();
   training.adapter =
       gradients_of(sink, params.head_adapter, {params.head, params.head}, {}, RowPadding::kTaken);
   training.input = first_trained(chunk) < params.range.layers;
@@ -400,11 +404,15 @@ void Stage::recompute(int chunk, int micro_batch) {
   }
 }
 
-double Stage::loss_sum() {
-  double sum = 0;
-  copy_out(context_, std::as_writable_bytes(std::span(&sum, 1)), loss_sum_.view());
-  return sum;
+double Stage::number(const Buffer& one) {
+  double value = 0;
+  copy_out(context_, std::as_writable_bytes(std::span(&value, 1)), one.view());
+  return value;
 }
+
+double Stage::loss_sum() { return number(loss_sum_); }
+
+double Stage::square_sum() { return z_loss_ == 0 ? 0 : number(square_sum_); }
 
 void Stage::begin_evaluation(const MicroBatch& micro_batch) {
   first_entry_ = 0;

@@ -129,8 +129,12 @@ class Stage final : public StageProgram {
     std::vector<std::vector<std::int64_t>> load;
   };
   [[nodiscard]] ExpertTotals expert_totals();
-  /// Sum of the token losses of the forwards since begin_step, in their order. Waits for them.
+  /// Weight of the squares of log-sum-exps in training; by default none.
+  void set_z_loss(double z_loss) { z_loss_ = static_cast<float>(z_loss); }
+  /// Of the tokens of the forwards since begin_step: the sum of losses, in their order, and with a
+  /// z-loss that of squares of log-sum-exps. Waits for them.
   [[nodiscard]] double loss_sum();
+  [[nodiscard]] double square_sum();
 
   /// Until the next step `forward` of micro-batch 0 is of this one alone; then loss_sum().
   void begin_evaluation(const MicroBatch& micro_batch);
@@ -228,6 +232,7 @@ class Stage final : public StageProgram {
              const BlockActivations& first);
   void run_head(const ModelPass& pass, WeightReader& weights, const ChunkParams& chunk,
                 const ForwardOf& of, ConstTensorView stream);
+  [[nodiscard]] double number(const Buffer& one);
   void begin_backward(WeightReader& weights, int chunk, int micro_batch);
   enum class BackwardHalves : std::uint8_t { kInput, kBoth };
   void backward_layer(const ModelPass& pass, WeightReader& reader, int chunk, int micro_batch,
@@ -258,7 +263,8 @@ class Stage final : public StageProgram {
   const std::vector<ChunkShape> chunks_;
   Buffers buffers_;
   std::optional<Fp8Products> fp8_;
-  Buffer loss_sum_, loss_scale_;
+  Buffer loss_sum_, square_sum_, loss_scale_;
+  float z_loss_ = 0;
   Buffer expert_losses_, expert_load_;  // of each layer of the model, with experts
   StageBalance balance_;
   std::optional<ExpertsPass> experts_, experts_backward_;

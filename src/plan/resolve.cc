@@ -122,6 +122,7 @@ class Resolver {
     // Stages are laid out for it: what they stand on must be sound by now.
     if (data && config_.has_model() && sound({"parallel", "batch", "data", "model", "lora"}))
       resolve_pipeline(result);
+    if (config_.stability.noise_scale && result.batch.global > 0) check_noise(result);
     if (problems_.empty() && config_.has_model() && input_.detail != PipelineDetail::kRules)
       choose_zero_group(config_, input_.node, result, notes_);
     if (config_.evaluation.interval_steps > 0 && !config_.data.validation && !config_.data.split &&
@@ -393,6 +394,16 @@ class Resolver {
         return;
       }
     }
+  }
+
+  /// The noise is seen in how a part of the batch differs from all of it.
+  void check_noise(const ResolvedRun& run) {
+    if (run.passes.micro < run.batch.global || config_.parallel.context > 1) return;
+    problems_.push_back(
+        {"stability.noise_scale", "true",
+         "false, or a batch.global of several micro-batches or data ranks", "false",
+         fmt::format("compares a micro-batch with the global batch, and both are {}",
+                     counted(run.batch.global, "sample"))});
   }
 
   void check_speculation(const Pipeline& pipeline) {

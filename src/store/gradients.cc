@@ -128,7 +128,9 @@ void Gradients::add_looked_up(Context& context, ParamIndex embedding, ConstTenso
 }
 
 void Gradients::close(Context& context, int block, bool last) {
-  written_[static_cast<std::size_t>(block)] = 1;
+  char& written = written_[static_cast<std::size_t>(block)];
+  if (first_ && written == 0 && (accumulates() || block == open_block_)) first_(block);
+  written = 1;
   const ParamRange range = layout_.block_params(block);
   if (waits_for_owner(range.first)) return;
   if (accumulates() ? !last : block != open_block_) return;

@@ -28,6 +28,9 @@ class Gradients {
   /// `complete(block)` is called when the gradients of a block are final on this rank: of the step,
   /// or from ZeRO stage 2 on of a micro-batch. It may be empty.
   void when_complete(std::function<void(int)> complete) { complete_ = std::move(complete); }
+  /// `first(block)` is called where a block holds the gradients of the step's first micro-batch and
+  /// nothing else. It may be empty.
+  void when_first(std::function<void(int)> first) { first_ = std::move(first); }
   /// A step begins: gradients are zero, those of products are set by the first.
   void begin_step(Context& context);
 
@@ -89,7 +92,7 @@ class Gradients {
 
   const std::vector<ParamMeta>& params_;
   const StoreLayout& layout_;
-  std::function<void(int)> complete_;
+  std::function<void(int)> complete_, first_;
   int open_block_ = -1;
   std::vector<char> written_;  // of each block: a product has set its gradients in this step
   Buffer memory_, block_, tied_;

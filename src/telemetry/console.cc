@@ -35,6 +35,8 @@ std::string step_text(const StepLine& line, std::int64_t steps_total, double sec
   std::string text = fmt::format("{} | loss {:.4f} | grad norm {:.3f} | lr {:.2e} | {} tokens/s",
                                  step_of_total(line.step, steps_total), line.loss, line.grad_norm,
                                  line.lr, format_count(line.tokens_per_second));
+  if (line.logit_z_loss) text += fmt::format(" | logit z {:.2e}", *line.logit_z_loss);
+  if (line.noise_scale) text += fmt::format(" | noise scale {:.3g}", *line.noise_scale);
   if (line.experts) {
     const std::vector<double>& load = line.experts->load;
     text += fmt::format(" | expert load {:.2f}", *std::max_element(load.begin(), load.end()));

@@ -81,6 +81,8 @@ Json to_json(const StepLine& line) {
                            {"memory_bytes", line.memory_bytes},
                            {"time", time_json(line.time)}};
   if (line.joules) json["joules"] = *line.joules;
+  if (line.logit_z_loss) json["logit_z_loss"] = *line.logit_z_loss;
+  if (line.noise_scale) json["noise_scale"] = *line.noise_scale;
   if (line.experts) {
     json["aux_loss"] = line.experts->aux_loss;
     json["z_loss"] = line.experts->z_loss;
@@ -117,7 +119,7 @@ Json to_json(const CheckpointLine& line) {
 }
 
 Json to_json(const SkipLine& line) {
-  const bool has_place = !line.tensor.empty();
+  const bool has_place = line.not_finite();
   return Json::Object{{"kind", "skip"},
                       {"step", line.step},
                       {"reason", line.reason},

@@ -66,6 +66,8 @@ struct StepLine {
   StepTime time;
   /// Of all machines that tell, since the last line that has it; no key elsewhere.
   std::optional<double> joules = {};
+  std::optional<double> logit_z_loss = {};  ///< beside `loss`; no key without stability.z_loss
+  std::optional<double> noise_scale = {};   ///< samples; no key without stability.noise_scale
 };
 
 struct EvaluationLine {
@@ -92,15 +94,19 @@ struct CheckpointLine {
   std::optional<std::string> error;  ///< empty when saved
 };
 
-/// Reason of a skipped step whose global batch has no target that counts.
-inline constexpr std::string_view kNoTargets = "no_targets";
+/// Reasons of skipped steps besides what is not finite: no target of the global batch counts; the
+/// config says so (stability.skip_steps); the loss or the norm is a spike (stability.skip_spikes).
+inline constexpr std::string_view kNoTargets = "no_targets", kPassedOver = "skip_steps",
+                                  kLossSpike = "loss_spike", kNormSpike = "grad_norm_spike";
 
 struct SkipLine {
   std::int64_t step = 0;
   std::string reason;
-  // Of the first non-finite value; of kNoTargets none.
+  // Of the first non-finite value, where that is the reason; else empty.
   std::int64_t rank = 0;
   std::string tensor;
+
+  [[nodiscard]] bool not_finite() const { return !tensor.empty(); }
 };
 
 /// Norms of the trained parameters of a block; see BlockMeter.

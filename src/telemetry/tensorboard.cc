@@ -162,6 +162,8 @@ void TensorBoardWriter::append(const StepLine& line) {
       {"batch-size", static_cast<float>(line.consumed_samples - samples_before_)},
   };
   if (line.mfu) scalars.emplace_back("mfu", real(*line.mfu));
+  if (line.noise_scale) scalars.emplace_back("noise scale", real(*line.noise_scale));
+  if (line.logit_z_loss) scalars.emplace_back("logit z loss", real(*line.logit_z_loss));
   samples_before_ = line.consumed_samples;
   file_.append(scalars_record(wall_now_seconds(), line.step, scalars));
 }

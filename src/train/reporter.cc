@@ -73,7 +73,8 @@ void Reporter::step(const StepLine& line) {
   StepLine shown = line;
   shown.tokens_per_second =
       std::exchange(interval_tokens_, 0) / std::exchange(interval_seconds_, 0);
-  if (line.mfu) *shown.mfu *= shown.tokens_per_second / line.tokens_per_second;
+  if (line.mfu && line.tokens_per_second > 0)
+    *shown.mfu *= shown.tokens_per_second / line.tokens_per_second;
   log_info_text(step_text(shown, total_.steps, left));
   metrics_.flush();
   if (tensorboard_) tensorboard_->flush();
@@ -84,13 +85,18 @@ void Reporter::skip(const SkipLine& line) {
   if (prometheus_) prometheus_->skip();
   metrics_.append(line);
   metrics_.flush();
-  if (line.reason == kNoTargets) {
+  if (line.not_finite()) {
+    log_warning("step {} skipped: {} (first in {}, rank {})", line.step, line.reason, line.tensor,
+                line.rank);
+  } else if (line.reason == kNoTargets) {
     log_warning("step {} skipped: no token of its batch counts as a target (PREFIX.mask)",
                 line.step);
-    return;
+  } else if (line.reason == kPassedOver) {
+    log_info("step {} passed over (stability.skip_steps)", line.step);
+  } else {
+    log_warning("step {} skipped: its {} is a spike (stability.skip_spikes)", line.step,
+                line.reason == kLossSpike ? "loss" : "gradient norm");
   }
-  log_warning("step {} skipped: {} (first in {}, rank {})", line.step, line.reason, line.tensor,
-              line.rank);
 }
 
 void Reporter::evaluation(const EvaluationLine& line) {

@@ -198,7 +198,12 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
         {MeshView::kExpert, *channels.experts->shard_reduce, *channels.experts->copy_reduce});
   reduction.emplace(context, store, reductions, config.precision.wire);
   stage.set_balance(balance_of(run));
+  stage.set_z_loss(config.stability.z_loss);
   sum_partial_gradients();
+  if (config.stability.noise_scale) {
+    noise.emplace(context, store, part.cut.tensor);
+    store.gradients().when_first([this](int block) { noise->add(block); });
+  }
   if (find_shared_home(params.metas) != kNoParam)
     tied_weight.emplace(context, store, *channels.ends);
   optimizer.emplace(config.optimizer, store);

@@ -18,6 +18,7 @@
 #include "plan/memory.h"
 #include "plan/rank_part.h"
 #include "plan/resolve.h"
+#include "store/noise_squares.h"
 #include "store/partial_gradients.h"
 #include "store/quantized_refresh.h"
 #include "store/reduction.h"
@@ -143,6 +144,7 @@ class Runtime {
   std::optional<GradientReduction> reduction;           ///< in training
   std::optional<PartialGradients> partial, same_heads;  ///< in training, with a tensor axis
   std::optional<PartialGradients> of_experts;  ///< in training, where ranks have parts of experts
+  std::optional<NoiseSquares> noise;           ///< in training, with stability.noise_scale
   std::optional<Optimizer> optimizer;          ///< in training
   std::optional<BlockMeter> block_meter;       ///< in training, with log.blocks
   std::optional<RouterBias> router_bias;       ///< in training, where it balances

@@ -193,6 +193,7 @@ void warn_of_later(const RunConfig& config, std::int64_t step) {
 void choose(StartPoint& start, const PreparedRun& prepared, Communicator& replica) {
   start.checkpoint = choose_checkpoint(prepared.config, replica, start.rejected);
   start.progress = {};
+  start.progress.spikes = SpikeWatch(prepared.config.stability.skip_spikes);
   Manifest manifest;
   if (!start.checkpoint.empty()) manifest = read_manifest(start.checkpoint, replica);
   run_together(replica, [&] {
@@ -205,6 +206,8 @@ void choose(StartPoint& start, const PreparedRun& prepared, Communicator& replic
     start.progress.consumed_samples = manifest.consumed_samples;
     start.progress.skipped_in_a_row = integer_of(manifest.scalars, "skipped_in_a_row");
     start.progress.best = best_loss_of(manifest.scalars);
+    start.progress.spikes = {prepared.config.stability.skip_spikes, manifest.scalars};
+    if (prepared.config.stability.noise_scale) start.progress.noise = NoiseScale(manifest.scalars);
     if (replica.rank() == 0) warn_of_later(prepared.config, start.progress.step);
   });
 }
@@ -352,6 +355,8 @@ Json saved_scalars(const PreparedRun& prepared, const RunProgress& progress,
   scalars["skipped_in_a_row"] = progress.skipped_in_a_row;
   scalars["global_batch"] = prepared.run.ramp.size_at(progress.consumed_samples);
   scalars["best"] = to_json(progress.best);
+  if (const Json noise = progress.noise.json(); !noise.is_null()) scalars["noise"] = noise;
+  if (const Json spikes = progress.spikes.json(); !spikes.is_null()) scalars["spikes"] = spikes;
   scalars["reproducible"] = prepared.run.pipeline.schedule().reproducible;
   scalars["config"] = resolved_json(prepared.config);
   scalars["data"] = prepared.data_fingerprints;

@@ -8,8 +8,10 @@
 #include "checkpoint/reader.h"
 #include "train/best_loss.h"
 #include "train/model_source.h"
+#include "train/noise_scale.h"
 #include "train/prepare.h"
 #include "train/runtime.h"
+#include "train/spike_watch.h"
 
 namespace trireme {
 
@@ -19,6 +21,8 @@ struct RunProgress {
   std::int64_t consumed_samples = 0;
   std::int64_t skipped_in_a_row = 0;
   BestLoss best;
+  SpikeWatch spikes;
+  NoiseScale noise;
   Json base = nullptr;  ///< what adapters stand beside, as base_json() says it; null: nothing
 };
 

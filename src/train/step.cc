@@ -30,6 +30,7 @@ void Step::pass() {
   {
     const Span span(runtime_.trace, Phase::kOptimizer);
     runtime_.stage.rewind();
+    if (runtime_.noise) runtime_.noise->clear();
   }
   runtime_.executor().run(runtime_.trace);
   waits_in_passes_ns_ += in_passes(runtime_.channels.exposed_ns()) - waited_ns;

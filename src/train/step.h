@@ -23,6 +23,8 @@ class Step {
   [[nodiscard]] bool recorded() const { return graph_.recorded(); }
   /// Sum of this rank's token losses.
   [[nodiscard]] double loss_sum() const { return runtime_.stage.loss_sum(); }
+  /// And of the squares of their log-sum-exps, with a z-loss.
+  [[nodiscard]] double square_sum() const { return runtime_.stage.square_sum(); }
   /// This rank's part of the norm's square.
   ExactSum sum_of_squares();
   /// Clips by `norm` and updates every parameter; `experts`: what the experts of a model had to do;

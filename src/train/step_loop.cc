@@ -11,6 +11,10 @@
 
 namespace trireme {
 
+namespace {
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+}
+
 StepLoop::StepLoop(Runtime& runtime, Loader& loader, StepLoopInputs inputs)
     : runtime_(runtime),
       loader_(loader),
@@ -26,6 +30,10 @@ CommittedStep StepLoop::next() {
   if (handed_out_ == inputs_.committed) look_ahead();
   timer_.start();
   for (;;) {
+    if (passes_over(next_step())) {  // nothing is ahead of the step before
+      pass_over();
+      break;
+    }
     if (!std::exchange(has_gradients_, true)) forward_backward();
     if (ahead_) {
       receive_reports();
@@ -61,33 +69,58 @@ std::int64_t StepLoop::targets_of(std::int64_t step) {
   return loader_.target_count(static_cast<int>(step - handed_out_));
 }
 
-void StepLoop::forward_backward() {
-  const std::int64_t k = next_step() + (ahead_ ? 1 : 0);
-  Uncommitted& step = at(k);
-  if (handed_out_ < k) {
+bool StepLoop::passes_over(std::int64_t step) const {
+  return contains_step(inputs_.passed_over, step);
+}
+
+StepLoop::Uncommitted& StepLoop::bring(std::int64_t step) {
+  Uncommitted& brought = at(step);
+  if (handed_out_ < step) {
     const Span span(runtime_.trace, Phase::kData);
-    step.batch = loader_.next();
-    handed_out_ = k;
+    brought.batch = loader_.next();
+    handed_out_ = step;
   }
+  return brought;
+}
+
+void StepLoop::forward_backward() {
+  Uncommitted& step = bring(next_step() + (ahead_ ? 1 : 0));
   step_.forward_backward(step.batch.micro_batches, step.target_count);
   loss_sum_ = step_.loss_sum();
+  square_sum_ = step_.square_sum();
+  if (runtime_.noise) micro_batch_square_ = runtime_.noise->of_micro_batch();
+}
+
+void StepLoop::pass_over() {
+  bring(next_step());
+  send_report();
+  receive_reports();
+  now_.loss = now_.z_loss = now_.facts.norm = kNaN;
+  nothing_clipped_ = false;
+  now_.skip = SkipLine{next_step(), std::string(kPassedOver), 0, ""};
+  now_.times += timer_.lap();
 }
 
 void StepLoop::send_report() {
   // Tensor-parallel and pipeline ranks see the same tokens: one counts them. Losses are at the end.
   const bool first_of_tensor = runtime_.part.cut.tensor.index == 0;
   const bool counts = first_of_tensor && runtime_.pipeline_rank() == 0;
-  const Executor::Occupation occupation = runtime_.executor().occupation();
   RankReport mine;
-  mine.squares = step_.sum_of_squares().words();
-  mine.loss_sum = first_of_tensor ? loss_sum_ : 0;
+  if (has_gradients_) {
+    const Executor::Occupation occupation = runtime_.executor().occupation();
+    mine.squares = step_.sum_of_squares().words();
+    mine.loss_sum = first_of_tensor ? loss_sum_ : 0;
+    mine.square_sum = first_of_tensor ? square_sum_ : 0;
+    mine.micro_batch_square = micro_batch_square_;
+    if (runtime_.noise) mine.step_square = runtime_.noise->of_step();
+    mine.span_ns = occupation.span_ns;
+    mine.busy_ns = occupation.busy_ns;
+  }
   if (counts) mine.target_count = targets_of(next_step() + lookahead_);
   mine.memory_bytes = memory_in_use(runtime_.context.device());
-  mine.span_ns = occupation.span_ns;
-  mine.busy_ns = occupation.busy_ns;
   inputs_.report(mine);
   const Span span(runtime_.trace, Phase::kOptimizer);
-  reports_.start(mine, runtime_.stage.expert_totals());
+  reports_.start(mine, has_gradients_ ? runtime_.stage.expert_totals() : Stage::ExpertTotals());
 }
 
 void StepLoop::receive_reports() {
@@ -96,16 +129,21 @@ void StepLoop::receive_reports() {
   const StepFacts& facts = now_.facts = reports_.finish();
   at(k + lookahead_).target_count = facts.target_count;
   // Without targets there is no mean, and the step is skipped as any that is not finite.
-  now_.loss = at(k).target_count == 0 ? std::numeric_limits<double>::quiet_NaN()
-                                      : facts.loss_sum / static_cast<double>(at(k).target_count);
-  nothing_clipped_ =
-      now_.finite() && clip_coefficient(facts.norm, runtime_.config.optimizer.clip_grad_norm) == 1;
+  const auto targets = static_cast<double>(at(k).target_count);
+  now_.loss = targets == 0 ? kNaN : facts.loss_sum / targets;
+  now_.z_loss = runtime_.config.stability.z_loss * facts.square_sum / targets;
+  nothing_clipped_ = now_.finite() && spike().empty() &&
+                     clip_coefficient(facts.norm, runtime_.config.optimizer.clip_grad_norm) == 1;
+}
+
+std::string_view StepLoop::spike() const {
+  return inputs_.spikes == nullptr ? "" : inputs_.spikes->spike_of(now_.loss, now_.facts.norm);
 }
 
 bool StepLoop::may_run_ahead() const {
   const std::int64_t k = next_step();
   return runtime_.config.parallel.speculative_step && nothing_clipped_ && k < inputs_.steps &&
-         !inputs_.stands_still_behind(k) && !is_measured(k);
+         !inputs_.stands_still_behind(k) && !passes_over(k + 1) && !is_measured(k);
 }
 
 bool StepLoop::is_measured(std::int64_t step) const {
@@ -132,14 +170,16 @@ void StepLoop::take_back() {
 }
 
 void StepLoop::update_or_skip() {
-  if (now_.finite()) {
+  if (!now_.finite()) {
+    now_.skip = find_skip();
+  } else if (const std::string_view reason = spike(); !reason.empty()) {
+    now_.skip = SkipLine{next_step(), std::string(reason), 0, ""};
+  } else {
     const std::optional<ExpertReport>& experts = now_.facts.experts;
     BlockMeter* const meter = is_measured(next_step()) ? &*runtime_.block_meter : nullptr;
     step_.update(learning_rate_of_step(), now_.facts.norm, experts ? &*experts : nullptr, meter);
     if (meter != nullptr)
       now_.blocks = norms_of_blocks(runtime_.replica(), meter->squares(), runtime_.model);
-  } else {
-    now_.skip = find_skip();
   }
   now_.times += timer_.lap();
 }

@@ -20,6 +20,7 @@
 
 #include "dataset/loader.h"
 #include "telemetry/metrics_lines.h"
+#include "train/spike_watch.h"
 #include "train/step.h"
 #include "train/step_reports.h"
 #include "train/step_timer.h"
@@ -29,13 +30,14 @@ namespace trireme {
 /// A step that is updated, or skipped, and committed.
 struct CommittedStep {
   std::int64_t step = 0;
-  double loss = 0;  ///< mean over the targets of the global batch
+  double loss = 0;    ///< mean over the targets of the global batch
+  double z_loss = 0;  ///< the same of stability.z_loss
   double lr = 0;
   StepFacts facts;
   StepTimes times;                 ///< of this rank
   std::optional<SkipLine> skip;    ///< why it was not updated
   std::vector<BlockNorms> blocks;  ///< with log.blocks, at each log interval and the last step
-  /// What else is skipped.
+  /// What else is skipped, besides spikes.
   [[nodiscard]] bool finite() const { return std::isfinite(loss) && std::isfinite(facts.norm); }
 };
 
@@ -48,6 +50,10 @@ struct StepLoopInputs {
   std::function<void(RankReport&)> report;
   /// Whether the next step waits until this one is committed and handed out; the same on all ranks.
   std::function<bool(std::int64_t step)> stands_still_behind;
+  /// Steps whose data are passed over: nothing is computed, loss and norm are NaN.
+  StepRanges passed_over = {};
+  /// Knows the steps committed so far, where spikes are skipped; must outlive the loop.
+  const SpikeWatch* spikes = nullptr;
 };
 
 class StepLoop {
@@ -77,14 +83,21 @@ class StepLoop {
   void look_ahead();
   /// Of this rank; 0 behind the end of the run.
   [[nodiscard]] std::int64_t targets_of(std::int64_t step);
+  [[nodiscard]] bool passes_over(std::int64_t step) const;
+  /// The data of a step.
+  Uncommitted& bring(std::int64_t step);
   /// Of the step behind those that are updated.
   void forward_backward();
+  /// next_step(), without having its gradients.
+  void pass_over();
   // Of next_step(), once it has its gradients:
   void send_report();
   void receive_reports();
   [[nodiscard]] bool may_run_ahead() const;
   void run_ahead();
   void take_back();
+  /// Why a finite step is not updated; empty: it is.
+  [[nodiscard]] std::string_view spike() const;
   void update_or_skip();
   CommittedStep commit();
   [[nodiscard]] double learning_rate_of_step() const;
@@ -103,9 +116,10 @@ class StepLoop {
   std::int64_t committed_, handed_out_;  // the last step that is, and that the loader has
   bool has_gradients_ = false;           // of the step behind those that are updated
   bool ahead_ = false;                   // next_step() is updated
-  double loss_sum_ = 0;                  // of this rank's last forward and backward
-  CommittedStep now_;                    // next_step(), so far
-  bool nothing_clipped_ = false;         // of the step whose reports came last; and it is finite
+  // Of this rank's last forward and backward.
+  double loss_sum_ = 0, square_sum_ = 0, micro_batch_square_ = 0;
+  CommittedStep now_;             // next_step(), so far
+  bool nothing_clipped_ = false;  // of the step whose reports came last; and it is finite
   std::int64_t undone_steps_ = 0;
 };
 

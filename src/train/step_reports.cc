@@ -11,6 +11,9 @@ namespace trireme {
 void RankReport::add(const RankReport& higher) {
   for (std::size_t i = 0; i < squares.size(); ++i) squares[i] += higher.squares[i];
   loss_sum += higher.loss_sum;
+  square_sum += higher.square_sum;
+  micro_batch_square += higher.micro_batch_square;
+  step_square += higher.step_square;
   target_count += higher.target_count;
   stop_reason = std::max(stop_reason, higher.stop_reason);
   save_is_late = std::max(save_is_late, higher.save_is_late);
@@ -77,6 +80,9 @@ StepFacts StepReports::finish() {
   squares.words() = report_.squares;
   facts.norm = std::sqrt(squares.value());
   facts.loss_sum = report_.loss_sum;
+  facts.square_sum = report_.square_sum;
+  facts.micro_batch_square = report_.micro_batch_square;
+  facts.step_square = report_.step_square;
   facts.target_count = report_.target_count;
   facts.stop_reason = report_.stop_reason;
   facts.save_is_late = report_.save_is_late != 0;

@@ -18,7 +18,9 @@ namespace trireme {
 struct RankReport {
   std::array<std::int64_t, ExactSum::kWords> squares{};  ///< sum_of_squares of its gradients
   double loss_sum = 0;                                   ///< of its tokens, where it counts them
-  std::int64_t target_count = 0;                         ///< of a step to come, likewise
+  double square_sum = 0;  ///< likewise, of squares of log-sum-exps, with a z-loss
+  double micro_batch_square = 0, step_square = 0;  ///< NoiseSquares, with stability.noise_scale
+  std::int64_t target_count = 0;                   ///< of a step to come, likewise
   std::int64_t stop_reason = 0;
   std::int64_t save_is_late = 0;  ///< rank 0's clock says that checkpoint.interval_minutes are over
   std::int64_t memory_bytes = 0;
@@ -41,7 +43,8 @@ struct ExpertReport {
 /// What all ranks know of a step then.
 struct StepFacts {
   double norm = 0;  ///< of all gradients, before clipping; not finite where any element is not
-  double loss_sum = 0;
+  double loss_sum = 0, square_sum = 0;
+  double micro_batch_square = 0, step_square = 0;
   std::int64_t target_count = 0;
   std::int64_t stop_reason = 0;  ///< the largest
   bool save_is_late = false;

@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include <limits>
 #include <utility>
 
 #include "base/human_format.h"
@@ -14,6 +15,8 @@
 namespace trireme {
 
 namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 EnergyMeter::Sources energy_of(const Runtime& runtime) {
   EnergyMeter::Sources sources;
@@ -43,7 +46,8 @@ Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, RunProgress progress)
                 saver_.report(mine);
                 report_energy(mine);
               },
-              [this](std::int64_t step) { return stands_still_behind(step); }}) {
+              [this](std::int64_t step) { return stands_still_behind(step); },
+              runtime.config.stability.skip_steps, &progress_.spikes}) {
   if (runtime.model.has_experts() && runtime.replica().rank() == 0)
     expert_load_.emplace(runtime.model, runtime.config.run.directory);
   if (runtime.replica().rank() == 0 && !energy_.refused().empty()) log_info_text(energy_.refused());
@@ -95,9 +99,11 @@ std::optional<RunEnd> Trainer::end_step(const CommittedStep& step) {
   progress_.step = step.step;
   const std::int64_t samples = inputs_.prepared.run.ramp.size_at(progress_.consumed_samples);
   progress_.consumed_samples += samples;
-  if (!step.skip) progress_.skipped_in_a_row = 0;
-  // A batch without targets says nothing of the weights.
-  if (step.skip && step.skip->reason != kNoTargets) ++progress_.skipped_in_a_row;
+  // A batch without targets, or one that is passed over, says nothing of the weights.
+  if (step.finite()) progress_.skipped_in_a_row = 0;
+  if (step.skip && step.skip->not_finite()) ++progress_.skipped_in_a_row;
+  progress_.spikes.add(step.loss, step.facts.norm);
+  if (runtime_.noise && step.finite()) measure_noise(step.facts, samples);
   if (!std::exchange(pipeline_.first_step, false)) {
     pipeline_.span_ns += step.facts.longest_span_ns;
     pipeline_.busy_ns += step.facts.busy_ns;
@@ -107,6 +113,20 @@ std::optional<RunEnd> Trainer::end_step(const CommittedStep& step) {
   if (inputs_.reporter != nullptr) report_step(step, samples);
   if (progress_.skipped_in_a_row >= kSkipsMax) end_diverged(*step.skip);
   return after_step(step.facts);
+}
+
+void Trainer::measure_noise(const StepFacts& facts, std::int64_t samples) {
+  // Every rank that sees other tokens has measured a batch of its own; a context rank's is part of
+  // its samples. Gradients are of the mean over the whole batch, those of a part that much smaller.
+  const auto sources = static_cast<double>(runtime_.mesh.extent(Axis::kData)),
+             parts = static_cast<double>(runtime_.mesh.extent(Axis::kContext));
+  NoiseSample sample;
+  sample.small = static_cast<double>(inputs_.prepared.run.passes.micro) / parts;
+  sample.large = static_cast<double>(samples);
+  const double times = sample.large / sample.small;
+  sample.small_square = facts.micro_batch_square * times * times / (sources * parts);
+  sample.large_square = facts.step_square;
+  progress_.noise.add(sample);
 }
 
 void Trainer::end_diverged(const SkipLine& last) {
@@ -163,12 +183,15 @@ std::optional<RunEnd> Trainer::after_step(const StepFacts& facts) {
 
 void Trainer::report_step(const CommittedStep& step, std::int64_t samples) {
   const std::int64_t length = inputs_.prepared.config.data.sequence_length;
-  const auto tokens = static_cast<double>(samples * length);
+  const bool computed = !step.skip || step.skip->reason != kPassedOver;
+  const auto tokens = computed ? static_cast<double>(samples * length) : 0.0;
   const StepTimes& times = step.times;
   StepLine line;
   line.step = step.step;
   line.loss = step.loss;
   line.grad_norm = step.facts.norm;
+  if (runtime_.config.stability.z_loss != 0) line.logit_z_loss = step.z_loss;
+  if (runtime_.noise) line.noise_scale = progress_.noise.samples().value_or(kNaN);
   line.lr = step.lr;
   line.consumed_samples = progress_.consumed_samples;
   line.consumed_tokens = progress_.consumed_samples * length;
@@ -181,6 +204,8 @@ void Trainer::report_step(const CommittedStep& step, std::int64_t samples) {
   line.joules = step.facts.joules;
   if (const auto& experts = step.facts.experts)
     line.experts = {experts->aux_loss, experts->z_loss, experts->load};
+  else if (runtime_.model.has_experts())
+    line.experts = {kNaN, kNaN, std::vector<double>(runtime_.model.layers.size(), kNaN)};
   line.time.forward_backward = times.forward_backward_seconds();
   for (const Axis axis : kTrafficAxes) {
     const bool is_there = axis == Axis::kExpert ? runtime_.part.cut.expert.ranks() > 1

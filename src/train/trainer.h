@@ -34,6 +34,7 @@ class Trainer {
   [[nodiscard]] bool finished() const { return progress_.step >= inputs_.prepared.run.steps; }
   /// Joules of this rank, at each log interval and the last step.
   void report_energy(RankReport& mine);
+  void measure_noise(const StepFacts& facts, std::int64_t samples);
   void report_step(const CommittedStep& step, std::int64_t samples);
   [[noreturn]] void end_diverged(const SkipLine& last);
   void write_end(EndReason reason);

@@ -271,6 +271,16 @@ TEST(Convert, experts_scored_by_sigmoid_choose_their_family) {
   EXPECT_EQ(at(qwen3, "mlp_only_layers").dump(), "[1,3]");
 }
 
+TEST(Convert, iterations_to_skip_are_the_updates_behind_them) {
+  const auto skipped = [](const std::string& more) {
+    return at(converted(kLlama + more).config, "stability.skip_steps").dump();
+  };
+  EXPECT_EQ(skipped("--iterations-to-skip 3 4 5 9"), "[[4,6],[10,10]]");
+  EXPECT_EQ(skipped("--iterations-to-skip 0"), "[[1,1]]");
+  EXPECT_EQ(skipped(""), "null");
+  EXPECT_THROW(skipped("--iterations-to-skip 3 x"), ConfigError);
+}
+
 TEST(Convert, experts_are_balanced_and_dealt_out_as_they_were) {
   const std::string experts = kLlama + "--disable-bias-linear --num-experts 8 ";
   const auto config = [&](const std::string& more) { return converted(experts + more).config; };

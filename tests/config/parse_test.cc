@@ -115,6 +115,13 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"precision.master=bf16", "precision.master", "\"bf16\"", "\"fp32\"", ""},
         Wrong{"parallel.zero_stage=4", "parallel.zero_stage", "4", "an integer from 0 to 3", "3"},
         Wrong{"log.trace_steps=[5, 2]", "log.trace_steps", "[5,2]", "first <= last", ""},
+        Wrong{"stability.skip_steps=[[5, 2]]", "stability.skip_steps", "[[5,2]]", "first <= last",
+              ""},
+        Wrong{"stability.skip_steps=[3]", "stability.skip_steps", "[3]", "[first, last]", ""},
+        Wrong{"stability.skip_steps=[[0, 2]]", "stability.skip_steps", "[[0,2]]", "from 1 to", ""},
+        Wrong{"stability.skip_spikes=true", "stability.skip_spikes", "true", "false or", ""},
+        Wrong{"stability.z_loss=-1", "stability.z_loss", "-1", "a number from 0", "0.0"},
+        Wrong{"stability.noise_scale=1", "stability.noise_scale", "1", "true or false", "true"},
         Wrong{"log=3", "log", "3", "an object", ""}, Wrong{"model=3", "model", "3", "path", ""}),
     [](const auto& value) { return std::to_string(value.index); });
 
@@ -426,6 +433,26 @@ TEST(Parse, fp8_says_what_it_is_of_as_far_as_it_is_said) {
   }
 }
 
+TEST(Parse, spikes_are_skipped_by_a_rule_or_not_at_all) {
+  EXPECT_EQ(load_with({"stability.skip_spikes=false"}).config.stability.skip_spikes, std::nullopt);
+  EXPECT_EQ(load_with({"stability.skip_spikes={}"}).config.stability.skip_spikes,
+            (SpikeRule{6, 128}));
+  const LoadedConfig loaded =
+      load_with({"stability.skip_spikes=false", "stability.skip_spikes.sigma=4.5",
+                 "stability.skip_steps=[[7, 7], [20, 30]]"});
+  EXPECT_TRUE(loaded.problems.empty()) << format_problems(loaded.problems);
+  EXPECT_EQ(loaded.config.stability.skip_spikes, (SpikeRule{4.5, 128}));
+  for (const std::int64_t step : {7, 20, 25, 30})
+    EXPECT_TRUE(contains_step(loaded.config.stability.skip_steps, step)) << step;
+  for (const std::int64_t step : {1, 6, 8, 19, 31})
+    EXPECT_FALSE(contains_step(loaded.config.stability.skip_steps, step)) << step;
+  for (const char* bad : {R"({"sigma":0})", R"({"window":1})", R"({"window":"128"})",
+                          R"({"sigmas":6})", R"({"window":10001})", R"(6)"}) {
+    const Problem problem = only_problem(load_with({std::string("stability.skip_spikes=") + bad}));
+    EXPECT_TRUE(problem.path.starts_with("stability.skip_spikes")) << bad << " " << problem.path;
+  }
+}
+
 TEST(Unbuilt, an_inactive_value_may_be_written) {
   for (const char* text : {"parallel.tensor=1", "parallel.zero_stage=0", "precision.compute=bf16",
                            "parallel.sequence_parallel=true", "parallel.pipeline_schedule=1f1b",
@@ -497,6 +524,8 @@ Json random_value(const Field& field, std::mt19937& random) {
   if (field.path == "batch.global" && random() % 2 == 0)
     return Json::Array{Json::Array{0, 4}, Json::Array{"1.5k", 2}};
   if (field.path == "log.trace_steps") return Json::Array{3, 9};
+  if (field.path == "stability.skip_steps") return Json::Array{Json::Array{3, 9}};
+  if (field.path == "stability.skip_spikes") return Json::Object{{"window", 64}};
   if (field.path == "run.resume") return Json::Array{"auto", 4, "dir"}.at(random() % 3);
   const std::string type = field.json_type();
   if (type.empty() || type == "array") return {};

@@ -56,6 +56,24 @@ check "norms of blocks are a CPU's" awk 'NR == FNR { e[FNR] = $1; next } { d = $
 on cuda-host base.json "${short[@]}" --set precision.compute=bf16 "${qwen2_moe[@]}" --set run.cuda_graph=off --set run.directory=plain-experts
 same_run "experts: the same bits without a CUDA graph" plain-experts 5 gpu-qwen2_moe-bf16
 
+# What stability does, of which a recorded step holds the z-loss and the squares of the first micro-batch.
+stable=("${short[@]}" --set precision.compute=bf16 --set batch.micro=1 --set stability.z_loss=0.05 --set stability.noise_scale=true
+  --set "stability.skip_steps=[[4,4]]" --set run.steps=8)
+on cpu base.json "${stable[@]}" --set run.directory=cpu-stable
+for graph in auto off; do
+  on cuda-host base.json "${stable[@]}" --set run.cuda_graph=$graph --set run.directory=gpu-stable-$graph
+  ends_with "stability, CUDA graph $graph" 0
+done
+close "stability: losses" gpu-stable-auto cpu-stable 4e-3
+close "stability: gradient norms" gpu-stable-auto cpu-stable 4e-2 grad_norm
+same_run "stability: the same bits without a CUDA graph" gpu-stable-off 8 gpu-stable-auto
+figure() { sed -n 's/.*"kind":"step".*"'"$2"'":\([^,}]*\).*/\1/p' "$1/metrics.jsonl"; }
+for key in logit_z_loss noise_scale; do
+  check "stability: $key without a CUDA graph" same "$(figure gpu-stable-off $key)" "$(figure gpu-stable-auto $key)"
+  check "stability: $key" awk -v a="$(figure gpu-stable-auto $key | tail -n 1)" -v b="$(figure cpu-stable $key | tail -n 1)" \
+    'BEGIN { exit !(a > 0 && a < 1.1 * b && b < 1.1 * a) }'
+done
+
 # Products in fp8: a CPU has the same codes where bf16 values are the same. Sizes are no multiples of 128; a step is recorded.
 # In one run their kernels are measured, which a host has two of where SwiGLU follows, and for inputs' gradients.
 fp8=("${short[@]}" --set precision.compute=fp8 --set model.hidden_size=80 --set model.head_dim=16 --set model.intermediate_size=144)

@@ -21,11 +21,13 @@ CrossEntropy cross_entropy(const CrossEntropyCase& c) {
     out.sum.push_back(sum);
     out.target_logit.push_back(held ? row[target] : 0);
     const bool counted = c.targets[t] >= 0;
-    out.loss.push_back(counted ? maximum + std::log(sum) - out.target_logit.back() : 0);
+    const double lse = maximum + std::log(sum);
+    out.loss.push_back(counted ? lse - out.target_logit.back() : 0);
+    out.square.push_back(counted ? lse * lse : 0);
     for (std::int64_t v = 0; counted && v < c.valid; ++v) {
       const double one = held && v == target ? 1 : 0;
       out.dlogits[t * columns + static_cast<std::size_t>(v)] =
-          (std::exp(row[v] - maximum) / sum - one) * c.scale;
+          (std::exp(row[v] - maximum) / sum * (1 + 2 * c.z_loss * lse) - one) * c.scale;
     }
   }
   return out;

@@ -278,6 +278,109 @@ TEST_P(CrossEntropy, gradient_equals_finite_differences) {
                "dlogits");
 }
 
+/// Loss, squares of log-sum-exps (over the target's logits) and gradient with a z-loss.
+Result with_z_loss(Context& context, const TestTensor& logits, const TestTensor& targets,
+                   const VocabularyPart& part, float z_loss, DType dlogits_type = DType::kF32) {
+  Result r{statistics_of(context, logits, targets, part), TestTensor(DType::kF32, targets.shape()),
+           TestTensor::random(dlogits_type, logits.shape(), 8)};
+  Statistics& s = r.statistics;
+  const TestTensor scale = TestTensor::of(DType::kF32, {1}, {0.125});
+  cross_entropy_finish(context, {r.loss, r.dlogits, logits, s.maximum, s.sum, s.target_logit,
+                                 targets, part, scale, z_loss, s.target_logit});
+  test_device::synchronize();
+  return r;
+}
+
+TEST_P(CrossEntropy, a_z_loss_equals_the_reference_at_odd_sizes) {
+  for (const std::int64_t tokens : {1, 5, 70}) {
+    for (const std::int64_t valid : {1, 8, 307, 5003}) {
+      for (const DType type : {DType::kF32, DType::kBF16}) {
+        Context context = test_context(GetParam(), 2);
+        const std::int64_t columns = valid + tokens % 3;
+        const TestTensor logits = TestTensor::random(type, {tokens, columns}, 1, 4);
+        const TestTensor targets = random_targets(tokens, valid);
+        const auto expected = reference::cross_entropy(
+            {logits.values(), columns, 0, valid, targets.values(), 0.125, 0.03});
+        const Result r = with_z_loss(context, logits, targets, {0, valid}, 0.03F, type);
+        expect_close(r.loss.values(), expected.loss, {2e-6, 1e-6}, "loss");
+        expect_close(r.statistics.target_logit.values(), expected.square, {4e-6, 2e-6}, "square");
+        const double half = type == DType::kBF16 ? 4e-3 : 4e-6;
+        expect_close(r.dlogits.values(), expected.dlogits, {half, 1e-7}, "dlogits");
+      }
+    }
+  }
+}
+
+TEST_P(CrossEntropy, a_z_loss_by_hand) {
+  Context context = test_context(GetParam());
+  // Probabilities 1/4, 3/4; the log-sum-exp is log 4 = 2 log 2. Twice 0.5 times that, and one.
+  const double lse = std::log(4.0), weight = 1 + lse;
+  const TestTensor logits = TestTensor::of(DType::kF32, {2, 3}, {0, std::log(3.0), 99, 1, 1, 99});
+  const Result r =
+      with_z_loss(context, logits, TestTensor::of(DType::kI32, {2}, {1, -1}), {0, 2}, 0.5F);
+  expect_close(r.loss.values(), {std::log(4.0 / 3), 0}, {2e-6}, "loss");
+  expect_close(r.statistics.target_logit.values(), {lse * lse, 0}, {2e-6}, "square");
+  expect_close(r.dlogits.values(), {weight / 4 / 8, (weight * 3 / 4 - 1) / 8, 0, 0, 0, 0},
+               {2e-6, 1e-8}, "dlogits");
+}
+
+TEST_P(CrossEntropy, a_z_loss_has_the_gradient_of_finite_differences) {
+  Context context = test_context(GetParam());
+  const TestTensor logits = TestTensor::random(DType::kF32, {3, 7}, 1),
+                   targets = TestTensor::of(DType::kI32, {3}, {2, -1, 5});
+  const Result r = with_z_loss(context, logits, targets, {0, 6}, 0.25F);
+  const auto loss = [&](const std::vector<double>& at) {
+    const auto of = reference::cross_entropy({at, 7, 0, 6, targets.values()});
+    double sum = 0;
+    for (std::size_t t = 0; t < 3; ++t) sum += of.loss[t] + 0.25 * of.square[t];
+    return 0.125 * sum;
+  };
+  expect_close(r.dlogits.values(), finite_differences(logits.values(), loss), {2e-6, 1e-6},
+               "dlogits");
+}
+
+TEST_P(CrossEntropy, a_z_loss_of_a_sharded_vocabulary_is_that_of_the_whole) {
+  const std::int64_t vocabulary = 101, tokens = 20;
+  Context context = test_context(GetParam());
+  const TestTensor logits = TestTensor::random(DType::kF32, {tokens, vocabulary}, 1, 3);
+  const TestTensor targets = random_targets(tokens, vocabulary);
+  const auto expected = reference::cross_entropy(
+      {logits.values(), vocabulary, 0, vocabulary, targets.values(), 1, 0.1});
+  std::vector<TestTensor> columns;
+  std::vector<Statistics> statistics;
+  const VocabularyPart parts[] = {{0, 64}, {64, 37}};
+  for (const VocabularyPart& part : parts) {
+    columns.push_back(padded_columns(logits, part, 64));
+    statistics.push_back(statistics_of(context, columns.back(), targets, part));
+  }
+  const Statistics whole = merge(context, joined(statistics));
+  for (std::size_t r = 0; r < 2; ++r) {
+    TestTensor loss(DType::kF32, {tokens}), square(DType::kF32, {tokens}),
+        dlogits(DType::kF32, {tokens, 64});
+    cross_entropy_finish(
+        context, {loss, dlogits, columns[r], whole.maximum, whole.sum, whole.target_logit, targets,
+                  parts[r], unscaled(), 0.1F, square});
+    expect_close(square.values(), expected.square, {2e-6, 1e-6}, "square");
+    const auto actual = dlogits.values();
+    for (std::int64_t i = 0; i < tokens * 64; ++i) {
+      const std::int64_t t = i / 64, v = i % 64;
+      const auto at = static_cast<std::size_t>(t * vocabulary + parts[r].first + v);
+      const double value = v < parts[r].valid ? expected.dlogits[at] : 0;
+      ASSERT_NEAR(actual[static_cast<std::size_t>(i)], value, v < parts[r].valid ? 2e-6 : 0);
+    }
+  }
+}
+
+TEST_P(CrossEntropy, without_a_z_loss_squares_change_no_bit) {
+  Context context = test_context(GetParam());
+  const TestTensor logits = TestTensor::random(DType::kF32, {7, 40}, 1, 4);
+  const TestTensor targets = random_targets(7, 40);
+  const Result plain = run(context, logits, targets, {0, 40}, 0.125F);
+  const Result with = with_z_loss(context, logits, targets, {0, 40}, 0);
+  EXPECT_EQ(with.loss.bits(), plain.loss.bits());
+  EXPECT_EQ(with.dlogits.bits(), plain.dlogits.bits());
+}
+
 TEST_P(CrossEntropy, the_gradient_may_replace_the_logits_and_either_result_may_be_left_out) {
   Context context = test_context(GetParam(), 2);
   const TestTensor targets = random_targets(30, 70);

@@ -1,6 +1,7 @@
 #include "kernels/grad_norm/grad_norm.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "kernels/support/op_test.h"
 
@@ -63,6 +64,34 @@ TEST_P(GradNorm, threads_and_cuts_of_rows_change_no_bit) {
     ranks[0].add(ranks[1]);
     ranks[0].add(ranks[2]);
     EXPECT_EQ(ranks[0].value(), expected.value());
+  }
+}
+
+TEST_P(GradNorm, sums_that_stay_where_they_are_computed_have_the_bits_of_those_that_come_back) {
+  const TestTensor x = TestTensor::random(DType::kF32, {70, 101}, 1, 1e-3),
+                   y = TestTensor::random(DType::kF32, {33}, 2, 10);
+  for (const int threads : {1, 3}) {
+    Context context = test_context(GetParam(), threads);
+    TestTensor words(DType::kF64, {ExactSum::kWords});
+    const ConstTensorView both[] = {x, y};
+    add_squares(context, words, {both, 1});
+    add_squares(context, words, both);
+    add_squares(context, words, {});
+    test_device::synchronize();
+    ExactSum expected, found;
+    for (const ConstTensorView& each : {both[0], both[0], both[1]})
+      accumulate_one(context, expected, each);
+    const std::string bits = words.bits();
+    std::memcpy(found.words().data(), bits.data(), bits.size());
+    EXPECT_EQ(found.value(), expected.value());
+    TestTensor bad(DType::kF32, {3});
+    bad.set(1, std::nan(""));
+    const ConstTensorView of_bad = bad;
+    add_squares(context, words, {&of_bad, 1});
+    test_device::synchronize();
+    const std::string after = words.bits();
+    std::memcpy(found.words().data(), after.data(), after.size());
+    EXPECT_TRUE(found.non_finite());
   }
 }
 

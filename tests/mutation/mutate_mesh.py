@@ -31,6 +31,8 @@ EDITS = [
     ("src/parallel/tensor_axis.cc", "statistics of the vocabulary's parts not gathered",
      "if (rank_.extent > 1) channel_->start_all_gather(parts)",
      "if (rank_.extent > 99) channel_->start_all_gather(parts)"),
+    ("src/model/head.cc", "no z-loss where the vocabulary is cut",
+     "finish.z_loss = training->z_loss;", "finish.z_loss = tensor.extent() > 1 ? 0 : training->z_loss;"),
     ("src/store/partial_gradients.cc", "norms of q and k not summed over the tensor axis",
      "return param.partial == TensorPartial::kWithHeads ||",
      "return (param.partial == TensorPartial::kWithHeads && extent > 99) ||"),

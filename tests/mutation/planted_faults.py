@@ -271,6 +271,15 @@ ACTIVATION_CODES = [
     ("rows a part apart", [("x + at.row * kParts<kKind> * rows.ffn", "x + at.row * rows.ffn")]),
 ]
 
+CROSS_ENTROPY_Z = [
+    ("half of the z-loss's gradient", [("1.0F + 2.0F * args.z_loss", "1.0F + args.z_loss")]),
+    ("the z-loss's weight without log(sum)", [("(maximum + logf(args.sum[t]))", "maximum")]),
+    ("the z-loss's weight for the cross-entropy's", [("inverse *= 1.0F + 2.0F", "inverse *= 2.0F")]),
+    ("squares of tokens that do not count", [("counted ? lse * lse : 0.0F", "lse * lse")]),
+    ("the log-sum-exp in place of its square", [("counted ? lse * lse", "counted ? lse")]),
+    ("squares where nobody wants them", [("  if (args.square == nullptr) return;\n", "  if (args.square == args.loss) return;\n")]),
+]
+
 PLANTED = {
     "activation_codes": [("ActivationCodes.", ["kernels/activation_codes/activation_codes_cuda.cu"], ACTIVATION_CODES)],
     "attention": [
@@ -284,4 +293,5 @@ PLANTED = {
     ],
     "expert_rows": [("WeightedGluCodesTest.", ["kernels/expert_rows/weighted_glu_codes_cuda.cu"], WEIGHTED_GLU_CODES)],
     "quantize": [("QuantizeSegmentsTest.", ["kernels/quantize/quantize_segments_cuda.cu", "kernels/quantize/quantize_segments.cuh"], QUANTIZE_SEGMENTS)],
+    "cross_entropy": [("CrossEntropy.", ["kernels/cross_entropy/cross_entropy_cuda.cu"], CROSS_ENTROPY_Z)],
 }

@@ -37,6 +37,16 @@ TEST(Console, what_is_unknown_is_left_out_or_marked) {
             "1.23 GiB | ? left");
 }
 
+TEST(Console, a_step_tells_of_the_z_loss_and_of_noise_where_they_are_measured) {
+  StepLine line = example();
+  line.logit_z_loss = 0.00314159;
+  line.noise_scale = 1234.5;
+  const std::string text = step_text(line, 5000, -1);
+  EXPECT_NE(text.find("tokens/s | logit z 3.14e-03 | noise scale 1.23e+03 | MFU"),
+            std::string::npos)
+      << text;
+}
+
 TEST(Console, an_evaluation_names_the_validation_loss) {
   EXPECT_EQ(evaluation_text({120, 3.4012, 30.0002, 1'050'000}, 5000),
             "step  120/5000 | validation loss 3.4012 | perplexity 30 | 1.05M tokens");

@@ -110,6 +110,17 @@ TEST(MetricsFile, a_step_line_is_exactly_this_text) {
       R"("data_wait":0.0,"optimizer":0.0}})");
 }
 
+TEST(MetricsFile, figures_of_stability_have_keys_where_they_are_measured_alone) {
+  StepLine line = step_line(7, 0.1);
+  EXPECT_EQ(to_json(line).find("logit_z_loss"), nullptr);
+  EXPECT_EQ(to_json(line).find("noise_scale"), nullptr);
+  line.logit_z_loss = 0.5;
+  line.noise_scale = std::numeric_limits<double>::quiet_NaN();
+  const Json json = to_json(line);
+  EXPECT_EQ(json.find("logit_z_loss")->as_double(), 0.5);
+  EXPECT_EQ(json.find("noise_scale")->dump(), "null");
+}
+
 TEST(MetricsFile, non_finite_and_unknown_values_are_null) {
   StepLine line = step_line(1, std::numeric_limits<double>::quiet_NaN());
   line.grad_norm = std::numeric_limits<double>::infinity();

@@ -256,6 +256,37 @@ std::vector<MeshCell> head_adapter_cells(int ranks) {
   return cells;
 }
 
+/// Every axis, every stage of ZeRO and a schedule with B and W apart; a vocabulary that no number
+/// of ranks divides, targets that do not count.
+TEST(Mesh, a_z_loss_is_that_of_one_rank) {
+  const int ranks = test_world().size();
+  MeshCell tensor, sequence, context, pipeline, data;
+  tensor.tensor = sequence.tensor = context.context = pipeline.pipeline = data.data = ranks;
+  if (ranks == 3) tensor.model = sequence.model = MeshModel::kOneKey;
+  sequence.sequence_parallel = true;
+  pipeline.schedule = "zb-h1";
+  pipeline.layers = ranks;
+  data.accumulation = pipeline.accumulation = 2;
+  std::vector<MeshCell> cells = {tensor, sequence, context};
+  if (ranks > 1) cells.push_back(pipeline);
+  for (; data.zero_stage < 4; ++data.zero_stage) cells.push_back(data);
+  for (MeshCell& cell : cells) {
+    cell.z_loss = 0.05;
+    cell.documents = true;
+  }
+  Tolerance tolerance;
+  tolerance.steps = 3;
+  Table table(tolerance);
+  table.run(cells);
+  table.print();
+  const MeshResult& with = run_of_one_rank(cells.front(), 3);
+  data = cells.front();
+  data.z_loss = 0;
+  const MeshResult& without = run_of_one_rank(data, 3);
+  EXPECT_EQ(with.losses[0], without.losses[0]) << "the loss is the cross-entropy alone";
+  EXPECT_NE(with.norms[0], without.norms[0]);
+}
+
 TEST(Mesh, adapters_of_the_head_train_as_on_one_rank) {
   Tolerance tolerance;
   tolerance.steps = 3;

@@ -287,6 +287,7 @@ RunConfig MeshCell::config() const {
   config.parallel.expert = expert;
   config.parallel.expert_tensor = expert_tensor;
   config.moe.dispatch = dispatch;
+  config.stability.z_loss = z_loss;
   if (library_sums) config.parallel.reduction_order = ReductionOrder::kLibrary;
   if (adapter_rank > 0) {
     config.lora.rank = adapter_rank;
@@ -322,6 +323,7 @@ std::string MeshCell::text() const {
                                             " beside the head too", " beside the head alone"};
   text += kBeside[static_cast<int>(adapted)];
   if (pipeline > 1) text += fmt::format(", pipeline {} by {}", pipeline, schedule);
+  if (z_loss > 0) text += fmt::format(", z-loss {}", z_loss);
   return text;
 }
 
@@ -335,6 +337,7 @@ MeshCell MeshCell::alone() const {
   one.adapter_rank = adapter_rank;
   one.magnitudes = magnitudes;
   one.adapted = adapted;
+  one.z_loss = z_loss;
   return one;
 }
 

@@ -70,6 +70,7 @@ struct MeshCell {
   int adapter_rank = 0;     ///< > 0: adapters beside a frozen base, in cells that are made by hand
   bool magnitudes = false;  ///< of those
   AdaptedPart adapted = AdaptedPart::kLayers;
+  double z_loss = 0;  ///< of the head's logits
 
   [[nodiscard]] int ranks() const { return pipeline * tensor * context * data; }
   /// Sequences of a step: about 12, and the data ranks and micro-batches divide them.

@@ -65,5 +65,38 @@ TEST(Reporter, the_end_has_what_was_predicted_and_what_it_took) {
   EXPECT_NE(metrics.find("\"predicted\":{\"cluster\""), std::string::npos) << metrics;
 }
 
+TEST(Reporter, a_skip_says_why) {
+  const TemporaryDirectory folder;
+  RunConfig config;
+  config.run.directory = folder.path().string();
+  config.log.interval_steps = 1;
+  config.log.tensorboard = false;
+  testing::internal::CaptureStderr();
+  {
+    Reporter reporter(config, {}, 100, 1);
+    StepLine nothing;  // of a step that was not computed
+    nothing.step = 3;
+    nothing.step_seconds = 0.1;
+    nothing.mfu = 0;
+    reporter.step(nothing);
+    reporter.skip({3, std::string(kPassedOver), 0, ""});
+    reporter.skip({4, std::string(kLossSpike), 0, ""});
+    reporter.skip({5, std::string(kNormSpike), 0, ""});
+    reporter.skip({6, std::string(kNoTargets), 0, ""});
+    reporter.skip({7, "non-finite gradient", 2, "lm_head.weight"});
+  }
+  const std::string text = testing::internal::GetCapturedStderr();
+  for (const char* line :
+       {"0 tokens/s | MFU 0.0%", "step 3 passed over (stability.skip_steps)",
+        "step 4 skipped: its loss is a spike", "step 5 skipped: its gradient norm is a spike",
+        "step 6 skipped: no token of its batch", "(first in lm_head.weight, rank 2)"})
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  const std::string metrics = read_file(folder / "metrics.jsonl");
+  EXPECT_NE(metrics.find(
+                R"({"kind":"skip","step":5,"reason":"grad_norm_spike","rank":null,"tensor":null})"),
+            std::string::npos)
+      << metrics;
+}
+
 }  // namespace
 }  // namespace trireme

@@ -129,5 +129,93 @@ TEST(StepLoop, what_is_done_between_steps_is_in_the_times_of_none) {
   EXPECT_LE(counted_ns, around_ns);
 }
 
+std::string parameters_of(const ParamStore& store) {
+  std::string bits;
+  for (ParamIndex i = 0; i < static_cast<ParamIndex>(store.params().size()); ++i) {
+    if (!store.has_value(i)) continue;
+    const TensorView value = store.value(i);
+    bits.append(reinterpret_cast<const char*>(value.data), value.bytes());
+  }
+  return bits;
+}
+
+/// Steps 1 and 4 by hand: the batches between are read and computed by nobody. The norm of step 4,
+/// and the parameters behind it.
+std::pair<double, std::string> without_two_steps(const RunConfig& config, std::int64_t steps) {
+  RankRun run(test_world(), config);
+  Step step(run.runtime);
+  double norm = 0;
+  for (const std::int64_t k : {1, 2, 3, 4}) {
+    const StepBatch batch = run.loader.next();
+    if (k == 2 || k == 3) continue;
+    std::int64_t targets = batch.target_count;
+    test_world().sum(std::span(&targets, 1));
+    step.forward_backward(batch.micro_batches, targets);
+    norm = gradient_norm(run.runtime.context, run.runtime.store, run.runtime.replica());
+    step.update(learning_rate(config.lr_schedule, config.optimizer.lr, steps, k), norm);
+  }
+  return {norm, parameters_of(run.runtime.store)};
+}
+
+TEST(StepLoop, steps_that_are_passed_over_leave_the_state_alone_and_take_their_samples) {
+  for (const bool ahead : {false, true}) {
+    RunConfig config = config_of_steps();
+    config.parallel.speculative_step = ahead;
+    config.optimizer.clip_grad_norm = 0;
+    const auto [norm, parameters] = without_two_steps(config, 5);
+    RankRun run(test_world(), config);
+    StepLoopInputs inputs = inputs_of(5);
+    inputs.passed_over = {{2, 3}, {5, 9}};
+    StepLoop loop(run.runtime, run.loader, inputs);
+    EXPECT_FALSE(loop.next().skip);
+    const std::string state = parameters_of(run.runtime.store);
+    for (const std::int64_t k : {2, 3}) {
+      const CommittedStep step = loop.next();
+      EXPECT_EQ(step.step, k);
+      EXPECT_EQ(step.skip.value().reason, kPassedOver);
+      EXPECT_TRUE(std::isnan(step.loss) && std::isnan(step.facts.norm));
+      EXPECT_EQ(step.lr, learning_rate(config.lr_schedule, config.optimizer.lr, 5, k));
+      EXPECT_EQ(parameters_of(run.runtime.store), state);
+    }
+    EXPECT_EQ(run.runtime.optimizer->applied_updates(), 1);
+    const CommittedStep fourth = loop.next();
+    EXPECT_FALSE(fourth.skip);
+    EXPECT_EQ(fourth.facts.norm, norm);
+    EXPECT_EQ(parameters_of(run.runtime.store), parameters);
+    EXPECT_EQ(loop.next().skip.value().reason, kPassedOver);
+  }
+}
+
+// Its update is not made, or, where it was made ahead, taken back.
+TEST(StepLoop, a_spike_is_not_updated) {
+  for (const bool ahead : {false, true}) {
+    RunConfig config = config_of_steps();
+    config.parallel.speculative_step = ahead;
+    config.optimizer.clip_grad_norm = 0;
+    RankRun run(test_world(), config);
+    SpikeWatch watch(SpikeRule{6, 8});
+    StepLoopInputs inputs = inputs_of(6);
+    inputs.spikes = &watch;
+    StepLoop loop(run.runtime, run.loader, inputs);
+    EXPECT_FALSE(loop.next().skip);
+    EXPECT_FALSE(loop.next().skip);
+    EXPECT_EQ(run.runtime.optimizer->applied_updates(), 2);
+    const std::string state = parameters_of(run.runtime.store);
+    for (const double tiny : {1e-3, 1.1e-3, 1.2e-3}) watch.add(tiny, tiny);
+    const CommittedStep spike = loop.next();
+    EXPECT_EQ(spike.step, 3);
+    EXPECT_TRUE(spike.finite());
+    EXPECT_EQ(spike.skip.value().reason, kLossSpike);
+    EXPECT_EQ(parameters_of(run.runtime.store), state);
+    for (const double loss : {1e3, 1e1, 1e-1, 1e2}) watch.add(loss, 1e-6);
+    EXPECT_EQ(loop.next().skip.value().reason, kNormSpike);
+    EXPECT_EQ(run.runtime.optimizer->applied_updates(), 2);
+    EXPECT_EQ(parameters_of(run.runtime.store), state);
+    for (const double norm : {1e3, 1e1, 1e-1, 1e2}) watch.add(norm, norm);
+    EXPECT_FALSE(loop.next().skip);
+    EXPECT_EQ(run.runtime.optimizer->applied_updates(), 3);
+  }
+}
+
 }  // namespace
 }  // namespace trireme

@@ -100,6 +100,20 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
   return list;
 }
 
+/// The same of the section stability. Noise is seen where there are several data ranks.
+const std::vector<std::pair<std::string, Draw>>& stability_fields() {
+  static const std::vector<std::pair<std::string, Draw>> list = {
+      {"stability.skip_spikes", one_of({false, Json::Object{}, Json::Object{{"sigma", 0.5}},
+                                        Json::Object{{"sigma", 1e-6}, {"window", 2}}})},
+      {"stability.skip_steps", one_of({Json::Array{}, Json::Array{Json::Array{1, 1}},
+                                       Json::Array{Json::Array{2, 2}, Json::Array{2, 1000}}})},
+      {"stability.z_loss", one_of({0, 1e-4, 10})},
+      {"stability.noise_scale",
+       [](Dice& dice, const Situation& s) { return Json(s.data_ranks > 1 && dice.percent(50)); }},
+  };
+  return list;
+}
+
 /// Keys of models with experts, for those that have none: what holds without.
 const std::vector<std::pair<std::string, Draw>>& expert_fields() {
   static const std::vector<std::pair<std::string, Draw>> list = {
@@ -206,8 +220,8 @@ std::string refusal_path(const std::string& path) {
 void draw_free_fields(Dice& dice, Json& config, const Situation& situation) {
   if (dice.percent(10)) config["$schema"] = "schema.json";
   const int chance = dice.pick({5, 15, 40});
-  for (const auto* list :
-       {&free_fields(), situation.experts ? &fields_of_experts() : &expert_fields()}) {
+  for (const auto* list : {&free_fields(), &stability_fields(),
+                           situation.experts ? &fields_of_experts() : &expert_fields()}) {
     for (const auto& [path, draw] : *list) {
       if (!dice.percent(chance)) continue;
       Json value = draw(dice, situation);
@@ -348,7 +362,7 @@ void draw_units(Dice& dice, Json& config) {
 
 std::set<std::string> drawn_fields() {
   std::set<std::string> paths(std::begin(kPlaced), std::end(kPlaced));
-  for (const auto* list : {&free_fields(), &expert_fields()})
+  for (const auto* list : {&free_fields(), &stability_fields(), &expert_fields()})
     for (const auto& [path, draw] : *list) paths.insert(path);
   return paths;
 }
