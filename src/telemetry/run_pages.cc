@@ -27,7 +27,8 @@ RunPages::RunPages(std::filesystem::path directory, Report report)
 
 bool RunPages::redraw() noexcept {
   try {
-    const std::string title = directory_.filename().string();
+    // Also where the folder was written with a slash behind it.
+    const std::string title = (directory_ / "").parent_path().filename().string();
     history_.refresh();
     write_file_atomically(directory_ / "loss.svg", loss_svg(history_.curves(), title));
     if (report_ == Report::kYes)

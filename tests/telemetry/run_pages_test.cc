@@ -234,6 +234,11 @@ TEST_F(RunPagesTest, redrawing_replaces_the_files_and_survives_a_refusal) {
   EXPECT_TRUE(pages.redraw());
   EXPECT_NE(read_file(folder_ / "report.html"), first);
 
+  EXPECT_TRUE(RunPages(folder_.path() / "", RunPages::Report::kYes).redraw());
+  EXPECT_NE(read_file(folder_ / "report.html")
+                .find("<h1>" + folder_.path().filename().string() + "</h1>"),
+            std::string::npos);
+
   const TemporaryDirectory without;
   MetricsFile(without / "metrics.jsonl", 0).flush();
   EXPECT_TRUE(RunPages(without.path(), RunPages::Report::kNo).redraw());
