@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
 #include "config/model_parse.h"
 #include "config/parse.h"
+#include "plan/memory.h"
 #include "support/small_config.h"
 
 namespace trireme {
@@ -194,6 +198,34 @@ TEST(Batch, a_ramp_is_of_the_largest_and_has_a_schedule_of_each_size) {
   }
   EXPECT_EQ(with_defaults_written(config, outcome.run).batch.global, config.batch.global);
   EXPECT_EQ(outcome.run.samples(), outcome.run.ramp.advance(0, 10));
+}
+
+/// Of a rank's stage in a run whose batch is this.
+std::int64_t activations(const GlobalBatch& batch, const char* schedule, int rank) {
+  RunConfig config = small_config();
+  config.batch = {.global = batch, .micro = 1, .accumulation = {}};
+  config.parallel.pipeline = 2;
+  config.parallel.pipeline_schedule = schedule;
+  const Outcome outcome = resolve(config, {.world = 2});
+  EXPECT_TRUE(outcome.problems.empty()) << format_problems(outcome.problems);
+  return estimate_memory(config.model,
+                         memory_request(config, outcome.run, StagePurpose::kTraining, rank))
+      .activations;
+}
+
+TEST(Batch, a_ramp_keeps_the_activations_of_the_size_that_needs_most) {
+  for (const char* schedule : {"1f1b", "gpipe", "zb-h1", "zb-auto"}) {
+    for (const int rank : {0, 1}) {
+      const std::int64_t small = activations(2, schedule, rank),
+                         large = activations(12, schedule, rank);
+      EXPECT_EQ(activations(GlobalBatch({{0, 2}, {900, 12}, {9000, 4}}), schedule, rank),
+                std::max(small, large))
+          << schedule << " " << rank;
+      if (schedule == std::string("gpipe")) {
+        EXPECT_GT(large, small);
+      }
+    }
+  }
 }
 
 TEST(Batch, a_product_beyond_counting_is_refused) {
