@@ -260,9 +260,11 @@ class Judge {
     const std::vector<Json> steps = of_kind(lines, "step");
     require(static_cast<std::int64_t>(steps.size()) == last,
             fmt::format("{} step lines, not {}", steps.size(), last));
-    for (const Json& skip : of_kind(lines, "skip"))  // sequences of a token may be all padding
-      if (member(skip, "reason") == Json("no_targets"))
-        without_targets_.insert(integer(skip, "step"));
+    for (const Json& skip : of_kind(lines, "skip")) {  // sequences of a token may be all padding
+      const Json reason = member(skip, "reason");
+      if (reason == Json("no_targets") || reason == Json("skip_steps"))
+        without_loss_.insert(integer(skip, "step"));
+    }
     for (std::size_t i = 0; i < steps.size(); ++i) check_step(steps[i], i);
     require(of_kind(lines, "end").size() == 1, "not one end line");
     require(!of_kind(lines, "checkpoint").empty(), "nothing was saved");
@@ -284,7 +286,7 @@ class Judge {
             "the steps are not in order");
     for (const char* key : {"loss", "grad_norm"}) {
       const bool finite = member(line, key).is_number();
-      require(finite || !drawn_.finite || without_targets_.contains(integer(line, "step")),
+      require(finite || !drawn_.finite || without_loss_.contains(integer(line, "step")),
               fmt::format("step {}: {} is not finite", index + 1, key));
     }
     require(
@@ -349,7 +351,7 @@ class Judge {
   Verdict verdict_;
   std::vector<std::string> config_;
   Ended plan_;
-  std::set<std::int64_t> without_targets_;  ///< steps
+  std::set<std::int64_t> without_loss_;  ///< steps
   Json report_;
 };
 
