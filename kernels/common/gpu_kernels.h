@@ -4,7 +4,6 @@
 
 namespace trireme {
 
-struct AdamWKernels;
 struct AttentionGpuKernels;
 struct AttentionHopperKernels;
 struct AttentionLibraryKernels;
@@ -31,9 +30,9 @@ struct QuantizeSegmentsGpuKernels;
 struct RopeKernels;
 struct RouterKernels;
 struct ShardsKernels;
+struct UpdateKernels;
 
 struct GpuKernels {
-  const AdamWKernels* adamw = nullptr;
   const AttentionGpuKernels* attention = nullptr;
   const AttentionHopperKernels* attention_sm90 = nullptr;    ///< where code for sm_90a was compiled
   const AttentionLibraryKernels* attention_cudnn = nullptr;  ///< where that library was found
@@ -64,6 +63,7 @@ struct GpuKernels {
   const RopeKernels* rope = nullptr;
   const RouterKernels* router = nullptr;
   const ShardsKernels* shards = nullptr;
+  const UpdateKernels* update = nullptr;
 };
 const GpuKernels& gpu_kernels();
 

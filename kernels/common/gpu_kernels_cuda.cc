@@ -1,4 +1,3 @@
-#include "kernels/adamw/adamw_table.h"
 #include "kernels/attention/attention_gpu_table.h"
 #include "kernels/attention/attention_library_table.h"
 #include "kernels/common/gpu_kernels.h"
@@ -24,12 +23,12 @@
 #include "kernels/rope/rope_table.h"
 #include "kernels/router/router_table.h"
 #include "kernels/shards/shards_table.h"
+#include "kernels/update/update_table.h"
 
 namespace trireme {
 
 const GpuKernels& gpu_kernels() {
   static constexpr GpuKernels kCuda = {
-      .adamw = &cuda::adamw_cuda,
       .attention = &cuda::attention_cuda,
 #ifdef TRIREME_GPU_SM90
       .attention_sm90 = &cuda::attention_sm90,
@@ -74,6 +73,7 @@ const GpuKernels& gpu_kernels() {
       .rope = &cuda::rope_cuda,
       .router = &cuda::router_cuda,
       .shards = &cuda::shards_cuda,
+      .update = &cuda::update_cuda,
   };
   return kCuda;
 }

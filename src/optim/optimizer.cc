@@ -56,7 +56,7 @@ Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store
   for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
     const ParamMeta& param = store.params()[static_cast<std::size_t>(index)];
     if (!store.has_value(index) || !param.trainable || store.value(index).count() == 0) continue;
-    AdamWTensor tensor;
+    UpdateTensor tensor;
     tensor.parameter = store.value(index);
     tensor.copy = store.copy(index);
     tensor.exp_avg = store.optimizer_state(0, index);
@@ -86,7 +86,7 @@ void Optimizer::allow_undo(const ParamStore& store, Device device) {
   kept_ = Buffer(DType::kF32, {bytes / static_cast<std::int64_t>(sizeof(float))}, device);
   undoable_ = tensors_;
   std::int64_t begin = 0;
-  for (AdamWTensor& tensor : undoable_) {
+  for (UpdateTensor& tensor : undoable_) {
     const std::int64_t count = 3 * tensor.parameter.count();
     tensor.kept = kept_.view().rows(begin, count);
     begin += count;
@@ -104,7 +104,7 @@ std::int64_t Optimizer::undo_bytes(const std::vector<ParamMeta>& params,
 }
 
 void Optimizer::undo(Context& context) {
-  for (const AdamWTensor& tensor : undoable_) {
+  for (const UpdateTensor& tensor : undoable_) {
     std::int64_t begin = 0;
     for (const TensorView& state : {tensor.parameter, tensor.exp_avg, tensor.exp_avg_sq}) {
       cast(context, state, tensor.kept.rows(begin, state.count()).reshape(state.shape));

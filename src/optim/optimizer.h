@@ -7,7 +7,7 @@
 #include "base/exact_sum.h"
 #include "comm/communicator.h"
 #include "config/run_config.h"
-#include "kernels/adamw/adamw.h"
+#include "kernels/update/update.h"
 #include "store/param_store.h"
 
 namespace trireme {
@@ -46,7 +46,7 @@ class Optimizer {
 
  private:
   AdamWConstants constants_;
-  std::vector<AdamWTensor> tensors_, undoable_;  // the same, with places in kept_
+  std::vector<UpdateTensor> tensors_, undoable_;  // the same, with places in kept_
   std::int64_t applied_updates_ = 0;
   Buffer kept_;
   std::int64_t kept_updates_ = 0;  ///< applied_updates_ of then

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "base/op_trace.h"
-#include "kernels/adamw/adamw.h"
 #include "kernels/attention/attention.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/dropout/dropout.h"
@@ -25,6 +24,7 @@
 #include "kernels/router/router.h"
 #include "kernels/shards/shards.h"
 #include "kernels/support/op_test.h"
+#include "kernels/update/update.h"
 #include "tensor/heads_view.h"
 
 namespace trireme {
@@ -395,8 +395,8 @@ TEST_F(OpWorkTest, weights_and_gradients_move_once) {
   grad_norm_accumulate(context_, sum, gradients);
   expect_work("grad_norm", 0, 4 * (kT * kC + 3));
 
-  const AdamWTensor tensors[] = {{a, {}, f32({kT, kC}), f32({kT, kC}), b, 0},
-                                 {f32({3}), bf16({3}), f32({3}), f32({3}), f32({3}), 0}};
+  const UpdateTensor tensors[] = {{a, {}, f32({kT, kC}), f32({kT, kC}), b, 0},
+                                  {f32({3}), bf16({3}), f32({3}), f32({3}), f32({3}), 0}};
   adamw_update(context_, tensors, {}, {1e-3, 0.1, 0.05, 1});
   expect_work("adamw_update", 0, 7 * 4 * kT * kC + 3 * (7 * 4 + 2));
 }

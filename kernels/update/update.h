@@ -21,7 +21,7 @@ struct AdamWScalars {
 ///   kept  f32, of three times the count: parameter, exp_avg and exp_avg_sq as they were; optional
 ///   gradient_slots  i32, one for each row of the parameter, which is [R, C] then: the row of the
 ///                   gradient, [N, C], that is this row's; optional, on a CPU only
-struct AdamWTensor {
+struct UpdateTensor {
   TensorView parameter, copy, exp_avg, exp_avg_sq;
   ConstTensorView gradient;
   double weight_decay = 0;
@@ -41,7 +41,7 @@ struct AdamWConstants {
 /// on every device but for subnormal values of the bf16 copy (square roots and divisions are
 /// IEEE's, each fused operation the same). Deterministic. On a GPU one launch for all tensors,
 /// whose table stays there: only the scalars go to the device, in the order of the stream.
-void adamw_update(Context& context, std::span<const AdamWTensor> tensors,
+void adamw_update(Context& context, std::span<const UpdateTensor> tensors,
                   const AdamWConstants& constants, const AdamWScalars& scalars);
 
 }  // namespace trireme

@@ -9,10 +9,10 @@
 namespace trireme {
 
 /// A GPU's blocks update so many elements each.
-inline constexpr std::int64_t kAdamWElementsPerBlock = 4096;
+inline constexpr std::int64_t kUpdateElementsPerBlock = 4096;
 
 /// One tensor. Nothing changes from step to step: a GPU keeps the table, found by its bytes.
-struct AdamWTensorArgs {
+struct UpdateTensorArgs {
   float *parameter, *exp_avg, *exp_avg_sq;
   const float* gradient;
   BFloat16* copy;  ///< or null
@@ -20,14 +20,14 @@ struct AdamWTensorArgs {
   /// Or null: rows of `row` elements have their gradients at gradient + slots[r] row.
   const std::int32_t* slots;
   std::int64_t row;
-  /// Elements before it in the call; blocks of kAdamWElementsPerBlock before it, none shared.
+  /// Elements before it in the call; blocks of kUpdateElementsPerBlock before it, none shared.
   std::int64_t begin, first_block;
   std::int64_t count;
   double weight_decay;
 };
 
 /// What changes from step to step: in the memory of the device, where the update reads it.
-struct AdamWStep {
+struct UpdateStep {
   double lr;
   float gradient_scale;
   float step_size;                 ///< lr / bias_correction1
@@ -35,22 +35,22 @@ struct AdamWStep {
   float padding;
 };
 
-struct AdamWArgs {
+struct UpdateArgs {
   Exec exec;
-  const AdamWTensorArgs* tensors;  ///< in the device's memory
-  const AdamWStep* step;           ///< likewise
+  const UpdateTensorArgs* tensors;  ///< in the device's memory
+  const UpdateStep* step;           ///< likewise
   std::int64_t tensor_count, element_count, block_count;
   float one_minus_beta1, beta2, one_minus_beta2, eps;
 };
 
-struct AdamWKernels {
+struct UpdateKernels {
   /// *to = step, in the order of the stream; `to` in the device's memory.
-  void (*write_step)(const Exec& exec, AdamWStep* to, const AdamWStep& step);
-  void (*update)(const AdamWArgs&);
+  void (*write_step)(const Exec& exec, UpdateStep* to, const UpdateStep& step);
+  void (*update)(const UpdateArgs&);
 };
-TRIREME_CPU_TABLES(AdamWKernels, adamw_cpu);
+TRIREME_CPU_TABLES(UpdateKernels, update_cpu);
 namespace cuda {
-extern const AdamWKernels adamw_cuda;
+extern const UpdateKernels update_cuda;
 }
 
 }  // namespace trireme

@@ -1,9 +1,9 @@
 #pragma once
-// The formula of kernels/adamw/adamw.h as a scalar loop in double.
+// The formula of kernels/update/update.h as a scalar loop in double.
 
 #include <vector>
 
-#include "kernels/adamw/adamw.h"
+#include "kernels/update/update.h"
 
 namespace trireme::reference {
 

@@ -1,12 +1,12 @@
-#include "kernels/adamw/adamw_table.h"
 #include "kernels/common/many_tensors.cuh"
 #include "kernels/common/vector.cuh"
+#include "kernels/update/update_table.h"
 
 namespace trireme::cuda {
 namespace {
 
 constexpr int kThreads = 256, kCount = 4;
-static_assert(kAdamWElementsPerBlock % (kThreads * kCount) == 0);
+static_assert(kUpdateElementsPerBlock % (kThreads * kCount) == 0);
 
 struct Constants {
   float gradient_scale, one_minus_beta1, beta2, one_minus_beta2, step_size,
@@ -29,7 +29,7 @@ __device__ __forceinline__ void update_element(float& parameter, float& exp_avg,
 
 /// Elements i, ..., i + kWidth of a tensor; the copy's address is good for an access as wide.
 template <int kWidth>
-__device__ __forceinline__ void update_group(const AdamWTensorArgs& tensor, std::int64_t i,
+__device__ __forceinline__ void update_group(const UpdateTensorArgs& tensor, std::int64_t i,
                                              const Constants& c) {
   auto p = load<kWidth>(tensor.parameter + i);
   auto m = load<kWidth>(tensor.exp_avg + i);
@@ -52,7 +52,7 @@ __device__ __forceinline__ void update_group(const AdamWTensorArgs& tensor, std:
   store(reinterpret_cast<bf16*>(tensor.copy) + i, copy);
 }
 
-__device__ __forceinline__ bool begins_aligned(const AdamWTensorArgs& tensor) {
+__device__ __forceinline__ bool begins_aligned(const UpdateTensorArgs& tensor) {
   const auto bits = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p); };
   const bool kept =
       tensor.kept == nullptr || (bits(tensor.kept) % 16 == 0 && tensor.count % 4 == 0);
@@ -62,11 +62,11 @@ __device__ __forceinline__ bool begins_aligned(const AdamWTensorArgs& tensor) {
                      0;
 }
 
-/// A block updates kAdamWElementsPerBlock elements of one tensor, or its last ones.
-__global__ void __launch_bounds__(kThreads, 4) update_kernel(AdamWArgs args) {
-  const AdamWTensorArgs tensor =
+/// A block updates kUpdateElementsPerBlock elements of one tensor, or its last ones.
+__global__ void __launch_bounds__(kThreads, 4) update_kernel(UpdateArgs args) {
+  const UpdateTensorArgs tensor =
       args.tensors[tensor_of_block(args.tensors, args.tensor_count, blockIdx.x)];
-  const AdamWStep step = *args.step;
+  const UpdateStep step = *args.step;
   const Constants constants = {step.gradient_scale,
                                args.one_minus_beta1,
                                args.beta2,
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(kThreads, 4) update_kernel(AdamWArgs args) {
                                step.inverse_sqrt_correction2,
                                args.eps,
                                static_cast<float>(step.lr * tensor.weight_decay)};
-  const std::int64_t begin = (blockIdx.x - tensor.first_block) * kAdamWElementsPerBlock;
-  const std::int64_t end = min(begin + kAdamWElementsPerBlock, tensor.count);
+  const std::int64_t begin = (blockIdx.x - tensor.first_block) * kUpdateElementsPerBlock;
+  const std::int64_t end = min(begin + kUpdateElementsPerBlock, tensor.count);
   std::int64_t single = begin;
   if (begins_aligned(tensor)) {
     single = end / kCount * kCount;
@@ -89,15 +89,15 @@ __global__ void __launch_bounds__(kThreads, 4) update_kernel(AdamWArgs args) {
     update_group<1>(tensor, i, constants);
 }
 
-__global__ void write_step_kernel(AdamWStep* to, AdamWStep step) { *to = step; }
+__global__ void write_step_kernel(UpdateStep* to, UpdateStep step) { *to = step; }
 
 /// As a kernel's argument: what is given by value needs no host memory that outlives the call.
-void write_step(const Exec& exec, AdamWStep* to, const AdamWStep& step) {
+void write_step(const Exec& exec, UpdateStep* to, const UpdateStep& step) {
   launch(write_step_kernel,
          {.grid = 1, .block = 1, .stream = stream_of(exec), .name = "adamw_step"}, to, step);
 }
 
-void update(const AdamWArgs& args) {
+void update(const UpdateArgs& args) {
   launch(update_kernel,
          {.grid = static_cast<unsigned>(args.block_count),
           .block = kThreads,
@@ -108,6 +108,6 @@ void update(const AdamWArgs& args) {
 
 }  // namespace
 
-const AdamWKernels adamw_cuda = {write_step, update};
+const UpdateKernels update_cuda = {write_step, update};
 
 }  // namespace trireme::cuda

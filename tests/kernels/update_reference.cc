@@ -1,4 +1,4 @@
-#include "kernels/adamw_reference.h"
+#include "kernels/update_reference.h"
 
 #include <cmath>
 

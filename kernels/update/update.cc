@@ -1,12 +1,12 @@
-#include "kernels/adamw/adamw.h"
+#include "kernels/update/update.h"
 
 #include <cmath>
 #include <new>
 
-#include "kernels/adamw/adamw_table.h"
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/op_work.h"
+#include "kernels/update/update_table.h"
 
 namespace trireme {
 namespace {
@@ -18,7 +18,7 @@ void check_view(const ArgumentChecker& check, const char* name, const ConstTenso
 }
 
 /// The gradient's rows by slots, each of which must be one of its rows.
-void check_slots(const ArgumentChecker& check, const AdamWTensor& tensor) {
+void check_slots(const ArgumentChecker& check, const UpdateTensor& tensor) {
   check.rank("parameter", tensor.parameter, 2);
   check.rank("gradient", tensor.gradient, 2);
   const std::int64_t rows = tensor.gradient.shape[0];
@@ -27,7 +27,7 @@ void check_slots(const ArgumentChecker& check, const AdamWTensor& tensor) {
   check.indices("gradient_slots", tensor.gradient_slots, rows);
 }
 
-AdamWTensorArgs plain(const AdamWTensor& tensor, std::int64_t begin, std::int64_t first_block) {
+UpdateTensorArgs plain(const UpdateTensor& tensor, std::int64_t begin, std::int64_t first_block) {
   const ArgumentChecker check("adamw_update");
   const std::int64_t count = tensor.parameter.count();
   const bool in_rows = tensor.gradient_slots.given();
@@ -56,9 +56,9 @@ AdamWTensorArgs plain(const AdamWTensor& tensor, std::int64_t begin, std::int64_
 }
 
 /// Parameter and moments are read and written, the gradient read, copy and old values written.
-OpWork work_of(std::span<const AdamWTensor> tensors) {
+OpWork work_of(std::span<const UpdateTensor> tensors) {
   std::int64_t bytes = 0;
-  for (const AdamWTensor& each : tensors) {
+  for (const UpdateTensor& each : tensors) {
     bytes += 2 * bytes_of(each.parameter, each.exp_avg, each.exp_avg_sq) +
              bytes_of(each.gradient, each.copy, each.kept);
   }
@@ -67,37 +67,38 @@ OpWork work_of(std::span<const AdamWTensor> tensors) {
 
 }  // namespace
 
-void adamw_update(Context& context, std::span<const AdamWTensor> tensors,
+void adamw_update(Context& context, std::span<const UpdateTensor> tensors,
                   const AdamWConstants& constants, const AdamWScalars& scalars) {
   const OpSpan span(context.op_trace(), "adamw_update", work_of(tensors));
   const ArgumentChecker check("adamw_update");
   check.that(scalars.bias_correction1 > 0 && scalars.bias_correction2 > 0, "scalars",
              "the bias corrections must be positive: t counts the update that is made");
-  const std::size_t table_bytes = tensors.size() * sizeof(AdamWTensorArgs);
+  const std::size_t table_bytes = tensors.size() * sizeof(UpdateTensorArgs);
   std::byte* table = context.host_scratch(table_bytes);
   std::int64_t elements = 0, blocks = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (context.on_gpu()) check.absent("gradient_slots", tensors[i].gradient_slots, "on a GPU");
     const std::int64_t count = tensors[i].parameter.count();
-    new (table + i * sizeof(AdamWTensorArgs)) AdamWTensorArgs(plain(tensors[i], elements, blocks));
+    new (table + i * sizeof(UpdateTensorArgs))
+        UpdateTensorArgs(plain(tensors[i], elements, blocks));
     elements += count;
-    blocks += (count + kAdamWElementsPerBlock - 1) / kAdamWElementsPerBlock;
+    blocks += (count + kUpdateElementsPerBlock - 1) / kUpdateElementsPerBlock;
   }
   if (elements == 0) return;
   const auto single = [](double x) { return static_cast<float>(x); };
-  const AdamWStep step = {scalars.lr, scalars.gradient_scale,
-                          single(scalars.lr / scalars.bias_correction1),
-                          single(1 / std::sqrt(scalars.bias_correction2)), 0};
-  AdamWStep on_host;
-  AdamWStep* in_place = &on_host;
+  const UpdateStep step = {scalars.lr, scalars.gradient_scale,
+                           single(scalars.lr / scalars.bias_correction1),
+                           single(1 / std::sqrt(scalars.bias_correction2)), 0};
+  UpdateStep on_host;
+  UpdateStep* in_place = &on_host;
   const std::byte* device_table = table;
   if (context.on_gpu()) {
     device_table = context.device_constant({table, table_bytes});
-    in_place = reinterpret_cast<AdamWStep*>(context.scratch(sizeof(AdamWStep)));
+    in_place = reinterpret_cast<UpdateStep*>(context.scratch(sizeof(UpdateStep)));
   }
-  const AdamWKernels& kernels = choose_table("adamw", context, adamw_cpu, &GpuKernels::adamw);
+  const UpdateKernels& kernels = choose_table("update", context, update_cpu, &GpuKernels::update);
   kernels.write_step(context.exec(), in_place, step);
-  kernels.update({context.exec(), reinterpret_cast<const AdamWTensorArgs*>(device_table), in_place,
+  kernels.update({context.exec(), reinterpret_cast<const UpdateTensorArgs*>(device_table), in_place,
                   static_cast<std::int64_t>(tensors.size()), elements, blocks,
                   single(1 - constants.beta1), single(constants.beta2), single(1 - constants.beta2),
                   single(constants.eps)});

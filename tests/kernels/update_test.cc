@@ -1,10 +1,10 @@
-#include "kernels/adamw/adamw.h"
+#include "kernels/update/update.h"
 
 #include <cmath>
 
-#include "kernels/adamw_reference.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/support/op_test.h"
+#include "kernels/update_reference.h"
 
 namespace trireme {
 namespace {
@@ -24,7 +24,7 @@ struct State {
         exp_avg_sq(DType::kF32, {count}),
         copy(DType::kBF16, {count}),
         weight_decay(decay) {}
-  [[nodiscard]] AdamWTensor tensor(bool with_copy) {
+  [[nodiscard]] UpdateTensor tensor(bool with_copy) {
     return {parameter,   with_copy ? copy.view() : TensorView(), exp_avg, exp_avg_sq, gradient,
             weight_decay};
   }
@@ -43,7 +43,7 @@ TEST_P(AdamW, the_first_step_by_hand) {
   State state(2, 1, 0);
   state.parameter = TestTensor::of(DType::kF32, {2}, {1, 1});
   state.gradient = TestTensor::of(DType::kF32, {2}, {4, -0.25});
-  const AdamWTensor tensor = state.tensor(false);
+  const UpdateTensor tensor = state.tensor(false);
   adamw_update(context, {&tensor, 1}, {0.9, 0.95, 0}, {0.125, 0.1, 0.05, 1});
   expect_close(state.parameter.values(), {0.875, 1.125}, {1e-6}, "parameter");
   expect_close(state.exp_avg.values(), {0.4, -0.025}, {1e-6}, "exp_avg");
@@ -59,7 +59,7 @@ TEST_P(AdamW, ten_steps_equal_the_reference) {
                                    state.exp_avg_sq.values()};
     for (int t = 1; t <= 10; ++t) {
       state.gradient = TestTensor::random(DType::kF32, {1003}, static_cast<std::uint64_t>(t), 0.1);
-      const AdamWTensor tensor = state.tensor(false);
+      const UpdateTensor tensor = state.tensor(false);
       adamw_update(context, {&tensor, 1}, constants, scalars_at(t, constants));
       reference::adamw_update(expected, state.gradient.values(), 0.1, constants,
                               scalars_at(t, constants));
@@ -82,13 +82,13 @@ TEST_P(AdamW, many_tensors_have_the_bits_of_each_alone_for_any_thread_count) {
   auto alone = states_of();
   Context single = test_context(GetParam());
   for (State& state : alone) {
-    const AdamWTensor tensor = state.tensor(true);
+    const UpdateTensor tensor = state.tensor(true);
     adamw_update(single, {&tensor, 1}, constants, scalars_at(3, constants));
   }
   for (const int threads : {1, 2, 3, 7}) {
     Context context = test_context(GetParam(), threads);
     auto together = states_of();
-    std::vector<AdamWTensor> tensors;
+    std::vector<UpdateTensor> tensors;
     for (std::size_t i = 0; i < counts.size(); ++i)
       tensors.push_back(together[i].tensor(i % 3 == 0));
     adamw_update(context, tensors, constants, scalars_at(3, constants));
@@ -104,9 +104,9 @@ TEST_P(AdamW, rows_of_a_tensor_updated_apart_have_the_same_bits) {
   Context context = test_context(GetParam());
   const AdamWConstants constants;
   State whole(101, 5, 0.1), cut = whole;
-  const AdamWTensor tensor = whole.tensor(false);
+  const UpdateTensor tensor = whole.tensor(false);
   adamw_update(context, {&tensor, 1}, constants, scalars_at(1, constants));
-  std::vector<AdamWTensor> rows;
+  std::vector<UpdateTensor> rows;
   for (const auto& [begin, count] :
        {std::pair<std::int64_t, std::int64_t>{0, 13}, {13, 1}, {14, 87}}) {
     const auto part = [begin = begin, count = count](TestTensor& x) {
@@ -142,7 +142,7 @@ TEST_P(AdamW, a_gradient_in_rows_has_the_bits_of_the_whole) {
       }
       State apart = whole;
       TestTensor kept(DType::kF32, {21 * columns}), others(DType::kF32, {21 * columns});
-      AdamWTensor tensor = whole.tensor(true), in_rows = apart.tensor(true);
+      UpdateTensor tensor = whole.tensor(true), in_rows = apart.tensor(true);
       tensor.kept = kept.view();
       in_rows.kept = others.view();
       in_rows.parameter = in_rows.parameter.reshape({7, columns});
@@ -162,7 +162,7 @@ TEST_P(AdamW, slots_that_are_no_rows_are_refused) {
   Context context = test_context(GetParam());
   State state(6, 5, 0.1);
   TestTensor rows(DType::kF32, {2, 2}), slots = TestTensor::of(DType::kI32, {3}, {0, 2, 1});
-  AdamWTensor tensor = state.tensor(false);
+  UpdateTensor tensor = state.tensor(false);
   tensor.parameter = tensor.parameter.reshape({3, 2});
   tensor.gradient = rows;
   tensor.gradient_slots = slots;
@@ -177,7 +177,7 @@ TEST_P(AdamW, the_form_is_the_new_value_rounded_once) {
   Context context = test_context(GetParam());
   State state(100, 1, 0.1);
   TestTensor rounded(DType::kBF16, {100});
-  const AdamWTensor tensor = state.tensor(true);
+  const UpdateTensor tensor = state.tensor(true);
   adamw_update(context, {&tensor, 1}, {}, scalars_at(1, {}));
   cast(context, rounded, state.parameter);
   EXPECT_EQ(state.copy.bits(), rounded.bits());
@@ -196,7 +196,7 @@ std::vector<State> many_states(std::size_t count) {
 std::string updated(Context& context, std::size_t count) {
   std::vector<State> states = many_states(count);
   for (int t = 1; t <= 2; ++t) {
-    std::vector<AdamWTensor> tensors;
+    std::vector<UpdateTensor> tensors;
     for (std::size_t i = 0; i < count; ++i) tensors.push_back(states[i].tensor(i % 3 == 0));
     adamw_update(context, tensors, {}, scalars_at(t, {}));
   }
@@ -224,7 +224,7 @@ TEST_P(AdamW, operands_may_begin_apart_from_each_other) {
   State state(1003, 5, 0.1), apart = state;
   apart.copy = TestTensor(DType::kBF16, {1003}, 1);
   apart.exp_avg = TestTensor(DType::kF32, {1003}, 3);
-  const AdamWTensor tensor = state.tensor(true), other = apart.tensor(true);
+  const UpdateTensor tensor = state.tensor(true), other = apart.tensor(true);
   adamw_update(context, {&tensor, 1}, {}, scalars_at(1, {}));
   adamw_update(context, {&other, 1}, {}, scalars_at(1, {}));
   EXPECT_EQ(apart.bits() + apart.copy.bits(), state.bits() + state.copy.bits());
@@ -236,13 +236,13 @@ TEST_P(AdamW, old_values_are_kept_on_the_way) {
       for (const int offset : {0, 1}) {
         Context context = test_context(GetParam(), 2);
         State plain(count, 5, 0.1);
-        const AdamWTensor tensor = plain.tensor(with_copy);
+        const UpdateTensor tensor = plain.tensor(with_copy);
         adamw_update(context, {&tensor, 1}, {}, scalars_at(1, {}));
         State keeping = plain;
         const std::vector<double> old[] = {plain.parameter.values(), plain.exp_avg.values(),
                                            plain.exp_avg_sq.values()};
         TestTensor kept(DType::kF32, {3 * count}, offset);
-        AdamWTensor other = keeping.tensor(with_copy);
+        UpdateTensor other = keeping.tensor(with_copy);
         other.kept = kept.view();
         adamw_update(context, {&tensor, 1}, {}, scalars_at(2, {}));
         adamw_update(context, {&other, 1}, {}, scalars_at(2, {}));
@@ -265,10 +265,10 @@ TEST_P(AdamW, wrong_operands_are_refused_by_name) {
   Context context = test_context(GetParam());
   State state(4, 1, 0);
   TestTensor five(DType::kF32, {5}), half(DType::kBF16, {4});
-  const auto update = [&](const AdamWTensor& tensor, const AdamWScalars& scalars = {}) {
+  const auto update = [&](const UpdateTensor& tensor, const AdamWScalars& scalars = {}) {
     adamw_update(context, {&tensor, 1}, {}, scalars);
   };
-  AdamWTensor bad = state.tensor(true);
+  UpdateTensor bad = state.tensor(true);
   bad.gradient = half.view();
   expect_refused([&] { update(bad); }, "adamw_update.gradient: expected [4] fp32, found [4] bf16");
   bad = state.tensor(true);

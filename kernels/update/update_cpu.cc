@@ -1,6 +1,6 @@
-#include "kernels/adamw/adamw_table.h"
 #include "kernels/common/parallel.h"
 #include "kernels/common/simd.h"
+#include "kernels/update/update_table.h"
 
 namespace trireme::TRIREME_ISA {
 namespace {
@@ -16,7 +16,7 @@ struct Constants {
 };
 
 template <bool kCopy, bool kKept>
-void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t begin,
+void update_part(const UpdateTensorArgs& tensor, const Constants& c, std::int64_t begin,
                  std::int64_t end) {
   const F32 lr_decay = F32::broadcast(static_cast<float>(c.lr * tensor.weight_decay));
   for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
@@ -40,7 +40,7 @@ void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t
   });
 }
 
-void update_whole(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t begin,
+void update_whole(const UpdateTensorArgs& tensor, const Constants& c, std::int64_t begin,
                   std::int64_t end) {
   if (tensor.kept != nullptr) {
     if (tensor.copy != nullptr) return update_part<true, true>(tensor, c, begin, end);
@@ -50,13 +50,13 @@ void update_whole(const AdamWTensorArgs& tensor, const Constants& c, std::int64_
   update_part<false, false>(tensor, c, begin, end);
 }
 
-void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t begin,
+void update_part(const UpdateTensorArgs& tensor, const Constants& c, std::int64_t begin,
                  std::int64_t end) {
   if (tensor.slots == nullptr) return update_whole(tensor, c, begin, end);
   for (std::int64_t at = begin; at < end;) {
     const std::int64_t r = at / tensor.row, first = r * tensor.row;
     const std::int64_t last = end < first + tensor.row ? end : first + tensor.row;
-    AdamWTensorArgs row = tensor;
+    UpdateTensorArgs row = tensor;
     row.parameter += first;
     row.exp_avg += first;
     row.exp_avg_sq += first;
@@ -69,7 +69,7 @@ void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t
 }
 
 /// The first tensor that ends after element `begin`.
-std::int64_t first_tensor(const AdamWArgs& args, std::int64_t begin) {
+std::int64_t first_tensor(const UpdateArgs& args, std::int64_t begin) {
   std::int64_t low = 0, high = args.tensor_count - 1;
   while (low < high) {
     const std::int64_t middle = (low + high) / 2;
@@ -82,8 +82,8 @@ std::int64_t first_tensor(const AdamWArgs& args, std::int64_t begin) {
   return low;
 }
 
-void update(const AdamWArgs& args) {
-  const AdamWStep& step = *args.step;
+void update(const UpdateArgs& args) {
+  const UpdateStep& step = *args.step;
   const Constants constants = {F32::broadcast(step.gradient_scale),
                                F32::broadcast(args.one_minus_beta1),
                                F32::broadcast(args.beta2),
@@ -100,7 +100,7 @@ void update(const AdamWArgs& args) {
                                                  ? last * kElementsPerUnit
                                                  : args.element_count;
                     for (std::int64_t t = first_tensor(args, begin); t < args.tensor_count; ++t) {
-                      const AdamWTensorArgs& tensor = args.tensors[t];
+                      const UpdateTensorArgs& tensor = args.tensors[t];
                       if (tensor.begin >= end) break;
                       const std::int64_t from = begin > tensor.begin ? begin - tensor.begin : 0;
                       const std::int64_t to =
@@ -110,10 +110,10 @@ void update(const AdamWArgs& args) {
                   });
 }
 
-void write_step(const Exec&, AdamWStep* to, const AdamWStep& step) { *to = step; }
+void write_step(const Exec&, UpdateStep* to, const UpdateStep& step) { *to = step; }
 
 }  // namespace
 
-const AdamWKernels adamw_cpu = {write_step, update};
+const UpdateKernels update_cpu = {write_step, update};
 
 }  // namespace trireme::TRIREME_ISA
