@@ -52,7 +52,8 @@ UpdateTensorArgs plain(const UpdateTensor& tensor, std::int64_t begin, std::int6
           begin,
           first_block,
           count,
-          tensor.weight_decay};
+          tensor.lr_scale,
+          tensor.weight_decay * tensor.lr_scale};
 }
 
 /// Parameter and moments are read and written, the gradient read, copy and old values written.
@@ -86,9 +87,8 @@ void adamw_update(Context& context, std::span<const UpdateTensor> tensors,
   }
   if (elements == 0) return;
   const auto single = [](double x) { return static_cast<float>(x); };
-  const UpdateStep step = {scalars.lr, scalars.gradient_scale,
-                           single(scalars.lr / scalars.bias_correction1),
-                           single(1 / std::sqrt(scalars.bias_correction2)), 0};
+  const UpdateStep step = {scalars.lr, scalars.lr / scalars.bias_correction1,
+                           scalars.gradient_scale, single(1 / std::sqrt(scalars.bias_correction2))};
   UpdateStep on_host;
   UpdateStep* in_place = &on_host;
   const std::byte* device_table = table;

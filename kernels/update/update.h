@@ -25,6 +25,7 @@ struct UpdateTensor {
   TensorView parameter, copy, exp_avg, exp_avg_sq;
   ConstTensorView gradient;
   double weight_decay = 0;
+  double lr_scale = 1;  ///< of this tensor's lr
   TensorView kept = {};
   ConstTensorView gradient_slots = {};
 };
@@ -33,7 +34,7 @@ struct AdamWConstants {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
 };
 
-///   g = gradient * gradient_scale
+///   lr = lr * lr_scale,  g = gradient * gradient_scale
 ///   p -= lr wd p;   m += (1 - b1) (g - m);   v = b2 v + (1 - b2) g^2
 ///   p -= (lr / bias_correction1) m / (sqrt(v) / sqrt(bias_correction2) + eps)
 ///

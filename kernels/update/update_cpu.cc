@@ -10,15 +10,15 @@ constexpr std::int64_t kElementsPerUnit =
 constexpr std::int64_t kWorkPerElement = 4;
 
 struct Constants {
-  F32 gradient_scale, one_minus_beta1, beta2, one_minus_beta2, step_size, inverse_sqrt_correction2,
-      eps;
-  double lr;
+  F32 gradient_scale, one_minus_beta1, beta2, one_minus_beta2, inverse_sqrt_correction2, eps;
+  double lr, step_size;
 };
 
 template <bool kCopy, bool kKept>
 void update_part(const UpdateTensorArgs& tensor, const Constants& c, std::int64_t begin,
                  std::int64_t end) {
-  const F32 lr_decay = F32::broadcast(static_cast<float>(c.lr * tensor.weight_decay));
+  const F32 lr_decay = F32::broadcast(static_cast<float>(c.lr * tensor.decay)),
+            step_size = F32::broadcast(static_cast<float>(c.step_size * tensor.lr_scale));
   for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
     const F32 g = F32::load(tensor.gradient + i, lanes) * c.gradient_scale;
     const F32 p_old = F32::load(tensor.parameter + i, lanes),
@@ -32,7 +32,7 @@ void update_part(const UpdateTensorArgs& tensor, const Constants& c, std::int64_
     const F32 m = fma(c.one_minus_beta1, g - m_old, m_old);
     const F32 v = fma(c.beta2, v_old, c.one_minus_beta2 * g * g);
     const F32 denominator = fma(sqrt(v), c.inverse_sqrt_correction2, c.eps);
-    const F32 p = fnma(c.step_size, m / denominator, fnma(lr_decay, p_old, p_old));
+    const F32 p = fnma(step_size, m / denominator, fnma(lr_decay, p_old, p_old));
     m.store(tensor.exp_avg + i, lanes);
     v.store(tensor.exp_avg_sq + i, lanes);
     p.store(tensor.parameter + i, lanes);
@@ -88,10 +88,10 @@ void update(const UpdateArgs& args) {
                                F32::broadcast(args.one_minus_beta1),
                                F32::broadcast(args.beta2),
                                F32::broadcast(args.one_minus_beta2),
-                               F32::broadcast(step.step_size),
                                F32::broadcast(step.inverse_sqrt_correction2),
                                F32::broadcast(args.eps),
-                               step.lr};
+                               step.lr,
+                               step.step_size};
   const std::int64_t units = (args.element_count + kElementsPerUnit - 1) / kElementsPerUnit;
   parallel_ranges(args.exec, units, kElementsPerUnit * kWorkPerElement,
                   [&](std::int64_t first, std::int64_t last) {

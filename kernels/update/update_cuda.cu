@@ -71,10 +71,10 @@ __global__ void __launch_bounds__(kThreads, 4) update_kernel(UpdateArgs args) {
                                args.one_minus_beta1,
                                args.beta2,
                                args.one_minus_beta2,
-                               step.step_size,
+                               static_cast<float>(step.step_size * tensor.lr_scale),
                                step.inverse_sqrt_correction2,
                                args.eps,
-                               static_cast<float>(step.lr * tensor.weight_decay)};
+                               static_cast<float>(step.lr * tensor.decay)};
   const std::int64_t begin = (blockIdx.x - tensor.first_block) * kUpdateElementsPerBlock;
   const std::int64_t end = min(begin + kUpdateElementsPerBlock, tensor.count);
   std::int64_t single = begin;

@@ -23,16 +23,14 @@ struct UpdateTensorArgs {
   /// Elements before it in the call; blocks of kUpdateElementsPerBlock before it, none shared.
   std::int64_t begin, first_block;
   std::int64_t count;
-  double weight_decay;
+  double lr_scale, decay;  ///< both times the step's rate; decay: weight_decay * lr_scale
 };
 
 /// What changes from step to step: in the memory of the device, where the update reads it.
 struct UpdateStep {
-  double lr;
+  double lr, step_size;  ///< step_size: lr / bias_correction1
   float gradient_scale;
-  float step_size;                 ///< lr / bias_correction1
   float inverse_sqrt_correction2;  ///< 1 / sqrt(bias_correction2)
-  float padding;
 };
 
 struct UpdateArgs {

@@ -40,6 +40,7 @@ class Checker {
     check_staging();
     check_watching();
     check_lora();
+    if (loaded_.config.has_model()) loaded_.config.model.groups = loaded_.config.optimizer.groups;
     if (loaded_.config.has_model()) check_experts();
     const auto of_model = meant_.lower_bound("model.");
     const bool model_meant = of_model != meant_.end() && of_model->starts_with("model.");

@@ -182,7 +182,7 @@ void add_data(std::vector<Field>& list) {
         .peers = {"", "gradient_accumulation_steps", "gradient_accumulation_steps", ""});
 }
 
-void add_training(std::vector<Field>& list) {
+void add_optimizer(std::vector<Field>& list) {
   FIELD(optimizer.kind, .text = "PyTorch's AdamW",
         .peers = {"--optimizer", "optimizer.type", "optim", "optimizer.name"});
   FIELD(optimizer.lr, .text = "Learning rate after the warm-up", .example = "0.001", .minimum = 0,
@@ -202,6 +202,16 @@ void add_training(std::vector<Field>& list) {
         .peers = {"--clip-grad", "gradient_clipping", "max_grad_norm", "training.max_norm"});
   FIELD(optimizer.state, .text = "Type of the moments", .values = {"fp32"},
         .peers = {"--exp-avg-dtype --exp-avg-sq-dtype", "", "", ""});
+  FIELD(
+      optimizer.groups,
+      .text =
+          "Of parameters whose Hugging Face name holds `match` (* any letters, ? one), the first "
+          "such group's: a factor of lr, a decay in place of weight_decay, for tensors of one dim "
+          "too, and whether they are trained (else they have neither gradients nor moments)",
+      .example = R"([{"match": "embed_tokens", "lr_scale": 0.1}])");
+}
+
+void add_training(std::vector<Field>& list) {
   FIELD(lr_schedule.kind, .text = "Course of the learning rate after the warm-up",
         .peers = {"--lr-decay-style", "scheduler.type", "lr_scheduler_type",
                   "lr_scheduler.decay_type"});
@@ -483,6 +493,7 @@ const std::vector<Field>& fields() {
     std::vector<Field> list;
     add_run(list);
     add_data(list);
+    add_optimizer(list);
     add_training(list);
     add_parallel(list);
     add_moe(list);

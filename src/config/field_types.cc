@@ -89,7 +89,7 @@ Json list_schema(Json items, std::size_t count) {
       {"type", "array"}, {"items", std::move(items)}, {"minItems", size}, {"maxItems", size}};
 }
 
-// ---- precision.fp8
+// ---- precision.fp8, optimizer.groups: objects with keys of their own
 
 namespace {
 
@@ -106,28 +106,37 @@ void for_each_key(Fp8Precision& fp8, const F& visit) {
   visit("bf16_layers", layers, fp8.bf16_layers);
 }
 
+template <class F>
+void for_each_key(ParamGroup& group, const F& visit) {
+  FieldRow from_zero;
+  from_zero.minimum = 0;
+  visit("match", FieldRow(), group.match);
+  visit("lr_scale", from_zero, group.lr_scale);
+  visit("weight_decay", from_zero, group.weight_decay);
+  visit("trainable", FieldRow(), group.trainable);
+}
+
 template <class T>
 using CodecOf = Codec<std::remove_cvref_t<T>>;
 
-}  // namespace
-
-std::vector<std::string> Codec<Fp8Precision>::words(const FieldRow&) { return {}; }
-
-Json Codec<Fp8Precision>::schema(const FieldRow&) {
+template <class T>
+Json object_schema() {
   Json json = typed_schema("object"), keys = Json::object();
-  Fp8Precision defaults;
+  T defaults;
   for_each_key(defaults, [&](const char* key, const FieldRow& row, auto& member) {
     keys[key] = CodecOf<decltype(member)>::schema(row);
-    keys[key]["default"] = CodecOf<decltype(member)>::read(member);
+    const Json value = CodecOf<decltype(member)>::read(member);
+    if (!value.is_null() && value != Json("")) keys[key]["default"] = value;
   });
   json["properties"] = std::move(keys);
   json["additionalProperties"] = false;
   return json;
 }
 
-std::string Codec<Fp8Precision>::legal(const FieldRow&) {
+template <class T>
+std::string object_legal() {
   std::string text;
-  Fp8Precision scratch;
+  T scratch;
   for_each_key(scratch, [&](const char* key, const FieldRow& row, auto& member) {
     text += fmt::format("{}{}: {}", text.empty() ? "an object of " : "; ", key,
                         CodecOf<decltype(member)>::legal(row));
@@ -135,27 +144,29 @@ std::string Codec<Fp8Precision>::legal(const FieldRow&) {
   return text;
 }
 
-bool Codec<Fp8Precision>::assign(const Json& json, const FieldRow&, Fp8Precision& out) {
+template <class T>
+bool assign_object(const Json& json, T& out) {
   if (!json.is_object()) return false;
-  Fp8Precision fp8;
+  T object;
   std::size_t read = 0;
   bool legal = true;
-  for_each_key(fp8, [&](const char* key, const FieldRow& row, auto& member) {
+  for_each_key(object, [&](const char* key, const FieldRow& row, auto& member) {
     const Json* value = json.find(key);
     if (value == nullptr) return;
     ++read;
     legal = legal && CodecOf<decltype(member)>::assign(*value, row, member);
   });
   if (!legal || read != json.as_object().size()) return false;
-  out = fp8;
+  out = std::move(object);
   return true;
 }
 
-std::vector<Problem> Codec<Fp8Precision>::faults_within(const Json& json) {
+template <class T>
+std::vector<Problem> object_faults(const Json& json, const std::string& path) {
   std::vector<Problem> problems;
   std::vector<std::string> keys;
   std::string list;
-  Fp8Precision scratch;
+  T scratch;
   for_each_key(scratch, [&](const char* key, const FieldRow& row, auto& member) {
     using C = CodecOf<decltype(member)>;
     keys.emplace_back(key);
@@ -164,25 +175,102 @@ std::vector<Problem> Codec<Fp8Precision>::faults_within(const Json& json) {
     if (value == nullptr || C::assign(*value, row, member)) return;
     const std::string word = value->is_string() ? value->as_string() : "";
     const std::string nearest = nearest_word(word, C::words(row)).value_or("");
-    problems.push_back({fmt::format("precision.fp8.{}", key), shown(*value), C::legal(row),
+    problems.push_back({fmt::format("{}.{}", path, key), shown(*value), C::legal(row),
                         nearest.empty() ? "" : '"' + nearest + '"', "has no legal form"});
   });
   for (const auto& [key, value] : json.as_object()) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
     const std::string nearest = nearest_word(key, keys).value_or("");
-    problems.push_back({fmt::format("precision.fp8.{}", key), shown(value), list,
-                        nearest.empty() ? "" : "precision.fp8." + nearest, kUnknownKey});
+    problems.push_back({fmt::format("{}.{}", path, key), shown(value), list,
+                        nearest.empty() ? "" : path + "." + nearest, kUnknownKey});
   }
   return problems;
 }
 
-Json Codec<Fp8Precision>::read(const Fp8Precision& value) {
+/// Without what is not given.
+template <class T>
+Json object_json(T object) {
   Json json = Json::object();
-  Fp8Precision fp8 = value;
-  for_each_key(fp8, [&](const char* key, const FieldRow&, auto& member) {
-    json[key] = CodecOf<decltype(member)>::read(member);
+  for_each_key(object, [&](const char* key, const FieldRow&, auto& member) {
+    const Json value = CodecOf<decltype(member)>::read(member);
+    if (!value.is_null()) json[key] = value;
   });
   return json;
+}
+
+}  // namespace
+
+std::vector<std::string> Codec<Fp8Precision>::words(const FieldRow&) { return {}; }
+
+Json Codec<Fp8Precision>::schema(const FieldRow&) { return object_schema<Fp8Precision>(); }
+
+std::string Codec<Fp8Precision>::legal(const FieldRow&) { return object_legal<Fp8Precision>(); }
+
+bool Codec<Fp8Precision>::assign(const Json& json, const FieldRow&, Fp8Precision& out) {
+  return assign_object(json, out);
+}
+
+std::vector<Problem> Codec<Fp8Precision>::faults_within(const Json& json) {
+  return json.is_object() ? object_faults<Fp8Precision>(json, "precision.fp8")
+                          : std::vector<Problem>();
+}
+
+Json Codec<Fp8Precision>::read(const Fp8Precision& value) { return object_json(value); }
+
+constexpr std::size_t kMatchMax = 256;
+
+std::vector<std::string> Codec<ParamGroups>::words(const FieldRow&) { return {}; }
+
+Json Codec<ParamGroups>::schema(const FieldRow&) {
+  Json group = object_schema<ParamGroup>();
+  group["required"] = Json::Array{"match"};
+  (*group.find("properties"))["match"]["maxLength"] = static_cast<std::int64_t>(kMatchMax);
+  return Json::Object{{"type", "array"}, {"items", std::move(group)}, {"minItems", 0}};
+}
+
+std::string Codec<ParamGroups>::legal(const FieldRow&) {
+  return "a list, of each group " + object_legal<ParamGroup>();
+}
+
+bool Codec<ParamGroups>::assign(const Json& json, const FieldRow&, ParamGroups& out) {
+  if (!json.is_array()) return false;
+  ParamGroups groups;
+  for (const Json& item : json.as_array()) {
+    if (!assign_object(item, groups.emplace_back())) return false;
+    const std::string& match = groups.back().match;
+    if (match.empty() || match.size() > kMatchMax) return false;
+  }
+  out = std::move(groups);
+  return true;
+}
+
+std::vector<Problem> Codec<ParamGroups>::faults_within(const Json& json) {
+  std::vector<Problem> problems;
+  if (!json.is_array()) return problems;
+  for (std::size_t i = 0; i < json.as_array().size(); ++i) {
+    const Json& item = json.as_array()[i];
+    const std::string path = group_path(i);
+    if (!item.is_object()) {
+      problems.push_back({path, shown(item), object_legal<ParamGroup>(), "", "has no legal form"});
+      continue;
+    }
+    std::vector<Problem> of_one = object_faults<ParamGroup>(item, path);
+    std::move(of_one.begin(), of_one.end(), std::back_inserter(problems));
+    const Json* match = item.find("match");
+    const std::string legal = fmt::format("a part of a name, up to {} letters", kMatchMax);
+    if (match == nullptr) {
+      problems.push_back({path + ".match", "nothing", legal, "", "is required"});
+    } else if (match->is_string() && match->as_string().size() > kMatchMax) {
+      problems.push_back({path + ".match", shown(*match), legal, "", "is too long"});
+    }
+  }
+  return problems;
+}
+
+Json Codec<ParamGroups>::read(const ParamGroups& value) {
+  Json list = Json::array();
+  for (const ParamGroup& group : value) list.push_back(object_json(group));
+  return list;
 }
 
 // ---- run.resume

@@ -242,15 +242,19 @@ TRIREME_DECLARE_CODEC(std::vector<std::string>);  // row.minimum: least number o
 TRIREME_DECLARE_CODEC(std::vector<std::int64_t>);
 #undef TRIREME_DECLARE_CODEC
 
-/// An object with keys of its own.
-template <>
-struct Codec<Fp8Precision> {
-  static std::vector<std::string> words(const FieldRow& row);
-  static Json schema(const FieldRow& row);
-  static std::string legal(const FieldRow& row);
-  static bool assign(const Json& json, const FieldRow& row, Fp8Precision& out);
-  static Json read(const Fp8Precision& value);
-  static std::vector<Problem> faults_within(const Json& json);
-};
+// Objects with keys of their own.
+#define TRIREME_DECLARE_CODEC(Type)                                       \
+  template <>                                                             \
+  struct Codec<Type> {                                                    \
+    static std::vector<std::string> words(const FieldRow& row);           \
+    static Json schema(const FieldRow& row);                              \
+    static std::string legal(const FieldRow& row);                        \
+    static bool assign(const Json& json, const FieldRow& row, Type& out); \
+    static Json read(const Type& value);                                  \
+    static std::vector<Problem> faults_within(const Json& json);          \
+  }
+TRIREME_DECLARE_CODEC(Fp8Precision);
+TRIREME_DECLARE_CODEC(ParamGroups);
+#undef TRIREME_DECLARE_CODEC
 
 }  // namespace trireme

@@ -48,7 +48,7 @@ struct Field {
   std::function<bool(const Json&, RunConfig&)> assign;
   /// The member as JSON; null where it is not given.
   std::function<Json(const RunConfig&)> read;
-  /// Of an object with keys of its own: what is wrong with those. May be empty.
+  /// Of objects with keys of their own: what is wrong with those. May be empty.
   std::function<std::vector<Problem>(const Json&)> faults_within;
 
   [[nodiscard]] std::string_view section() const;  ///< "optimizer"; "" for a field of the top level

@@ -132,12 +132,14 @@ void read_fields(const Json& given, LoadedConfig& loaded) {
       loaded.problems.push_back({field.path, shown(*value), field.legal, "", kNotInThisVersion});
     } else if (field.assign(*value, loaded.config)) {
       continue;
-    } else if (field.faults_within && value->is_object()) {
-      for (Problem& problem : field.faults_within(*value))
-        loaded.problems.push_back(std::move(problem));
     } else {
-      loaded.problems.push_back({field.path, shown(*value), legal_of(field, *value),
-                                 nearest_value(field, *value), fault_of(field, *value)});
+      std::vector<Problem> faults;
+      if (field.faults_within) faults = field.faults_within(*value);
+      if (faults.empty()) {
+        faults.push_back({field.path, shown(*value), legal_of(field, *value),
+                          nearest_value(field, *value), fault_of(field, *value)});
+      }
+      std::move(faults.begin(), faults.end(), std::back_inserter(loaded.problems));
     }
   }
 }

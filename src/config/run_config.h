@@ -140,6 +140,7 @@ struct RunConfig {
     double weight_decay = 0.1;
     double clip_grad_norm = 1.0;  ///< 0: off
     DType state = DType::kF32;
+    ParamGroups groups;
     friend bool operator==(const Optimizer&, const Optimizer&) = default;
   } optimizer;
 

@@ -9,8 +9,8 @@ namespace trireme {
 
 bool is_future_key(std::string_view path) {
   static constexpr std::string_view kKeys[] = {
-      "log.blocks",    "log.prometheus",   "log.report",          "model_backend.dropout",
-      "optimizer.ema", "optimizer.groups", "optimizer.matrix_lr", "parallel.offload"};
+      "log.blocks",    "log.prometheus",      "log.report",      "model_backend.dropout",
+      "optimizer.ema", "optimizer.matrix_lr", "parallel.offload"};
   static constexpr std::string_view kSections[] = {"stability"};
   const std::string_view section = path.substr(0, path.find('.'));
   return find_field(path) == nullptr &&

@@ -63,7 +63,8 @@ Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store
     tensor.exp_avg_sq = store.optimizer_state(1, index);
     tensor.gradient = store.gradients().owned(index);
     tensor.gradient_slots = store.gradients().slots(index);
-    tensor.weight_decay = param.decay ? config.weight_decay : 0;
+    tensor.weight_decay = param.weight_decay.value_or(param.decay ? config.weight_decay : 0);
+    tensor.lr_scale = param.lr_scale;
     tensors_.push_back(tensor);
   }
 }

@@ -320,11 +320,12 @@ std::int64_t saving_memory_max(const RunConfig::Checkpoint& config) {
 }
 
 std::int64_t checkpoint_bytes(const ModelConfig& model) {
-  std::int64_t bytes = sizeof(float);
+  std::int64_t of_states = 0;
   for (const OptimizerState& state : Optimizer::contents().states)
-    bytes += static_cast<std::int64_t>(size_of(state.dtype));
+    of_states += static_cast<std::int64_t>(size_of(state.dtype));
   const ParameterCount count = count_parameters(model);
-  return bytes * (model.adapters ? count.trained : count.total);
+  const auto value = static_cast<std::int64_t>(sizeof(float));
+  return value * (model.adapters ? count.trained : count.total) + of_states * count.trained;
 }
 
 }  // namespace trireme
