@@ -11,7 +11,8 @@ namespace trireme {
 /// A GPU's blocks update so many elements each.
 inline constexpr std::int64_t kUpdateElementsPerBlock = 4096;
 
-/// One tensor. Nothing changes from step to step: a GPU keeps the table, found by its bytes.
+/// One tensor. Nothing changes from step to step: a GPU keeps the table, found by its bytes. Of an
+/// average `parameter` is read, and `exp_avg` is what changes.
 struct UpdateTensorArgs {
   float *parameter, *exp_avg, *exp_avg_sq;
   const float* gradient;
@@ -28,23 +29,30 @@ struct UpdateTensorArgs {
 
 /// What changes from step to step: in the memory of the device, where the update reads it.
 struct UpdateStep {
-  double lr, step_size;  ///< step_size: lr / bias_correction1
+  double lr, step_size;  ///< step_size: AdamW's lr / bias_correction1, Lion's lr
   float gradient_scale;
-  float inverse_sqrt_correction2;  ///< 1 / sqrt(bias_correction2)
+  float inverse_sqrt_correction2;  ///< AdamW's 1 / sqrt(bias_correction2)
+};
+
+/// Of an average one_minus_beta1 alone.
+struct UpdateConstants {
+  float beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
 };
 
 struct UpdateArgs {
   Exec exec;
   const UpdateTensorArgs* tensors;  ///< in the device's memory
-  const UpdateStep* step;           ///< likewise
+  const UpdateStep* step;           ///< likewise; null for averages
   std::int64_t tensor_count, element_count, block_count;
-  float one_minus_beta1, beta2, one_minus_beta2, eps;
+  UpdateConstants constants;
 };
 
 struct UpdateKernels {
   /// *to = step, in the order of the stream; `to` in the device's memory.
   void (*write_step)(const Exec& exec, UpdateStep* to, const UpdateStep& step);
-  void (*update)(const UpdateArgs&);
+  void (*adamw)(const UpdateArgs&);
+  void (*lion)(const UpdateArgs&);
+  void (*average)(const UpdateArgs&);
 };
 TRIREME_CPU_TABLES(UpdateKernels, update_cpu);
 namespace cuda {

@@ -8,9 +8,9 @@
 namespace trireme {
 
 bool is_future_key(std::string_view path) {
-  static constexpr std::string_view kKeys[] = {
-      "log.blocks",    "log.prometheus",      "log.report",      "model_backend.dropout",
-      "optimizer.ema", "optimizer.matrix_lr", "parallel.offload"};
+  static constexpr std::string_view kKeys[] = {"log.blocks",          "log.prometheus",
+                                               "log.report",          "model_backend.dropout",
+                                               "optimizer.matrix_lr", "parallel.offload"};
   static constexpr std::string_view kSections[] = {"stability"};
   const std::string_view section = path.substr(0, path.find('.'));
   return find_field(path) == nullptr &&
@@ -20,9 +20,11 @@ bool is_future_key(std::string_view path) {
 
 bool is_future_value(std::string_view path, const Json& value) {
   static constexpr std::pair<std::string_view, std::string_view> kWords[] = {
-      {"model_backend.attention", "auto"}, {"optimizer.kind", "adafactor"},
-      {"optimizer.kind", "lion"},          {"optimizer.kind", "muon"},
-      {"optimizer.kind", "schedule-free"}, {"optimizer.state", "8bit"}};
+      {"model_backend.attention", "auto"},
+      {"optimizer.kind", "adafactor"},
+      {"optimizer.kind", "muon"},
+      {"optimizer.kind", "schedule-free"},
+      {"optimizer.state", "8bit"}};
   RunConfig scratch;
   const Field* field = find_field(path);
   if (field == nullptr || field->assign(value, scratch)) return false;

@@ -27,8 +27,10 @@ class Step {
   ExactSum sum_of_squares();
   /// Clips by `norm` and updates every parameter; `experts`: what the experts of a model had to do.
   void update(double lr, double norm, const ExpertReport* experts = nullptr);
-  /// Updates as if there were nothing to clip; then take_back() makes that undone.
+  /// Updates as if there were nothing to clip; then keep_update() ends the step, or take_back()
+  /// makes that undone.
   void update_ahead(double lr);
+  void keep_update();
   void take_back();
 
   /// After a step whose loss or gradient is not finite: recomputes this rank's part and names what

@@ -102,7 +102,7 @@ TEST(Messages, a_config_in_other_names_is_told_once_and_with_its_values) {
 
 TEST(Messages, what_the_contract_has_and_this_version_not_is_told_so) {
   for (const char* text : {"stability.z_loss=1e-4", "parallel.offload=auto", "optimizer.kind=muon",
-                           "optimizer.state=8bit", "optimizer.ema=0.9", "log.report=true",
+                           "optimizer.state=8bit", "optimizer.matrix_lr=0.1", "log.report=true",
                            "model_backend.dropout=true", "batch.global=[[0,8],[1000,16]]",
                            "model.model_type=gemma2"}) {
     const LoadedConfig loaded = load_with({text});

@@ -399,6 +399,12 @@ TEST_F(OpWorkTest, weights_and_gradients_move_once) {
                                   {f32({3}), bf16({3}), f32({3}), f32({3}), f32({3}), 0}};
   adamw_update(context_, tensors, {}, {1e-3, 0.1, 0.05, 1});
   expect_work("adamw_update", 0, 7 * 4 * kT * kC + 3 * (7 * 4 + 2));
+  const UpdateTensor of_lion[] = {{a, {}, f32({kT, kC}), {}, b, 0}};
+  lion_update(context_, of_lion, {}, 1e-3, 1);
+  expect_work("lion_update", 0, 5 * 4 * kT * kC);
+  const AveragedTensor averages[] = {{a, b}};
+  average_update(context_, averages, 0.5);
+  expect_work("average_update", 0, 3 * 4 * kT * kC);
 }
 
 TEST_F(OpWorkTest, fp8_moves_codes_and_scales_once) {

@@ -1,5 +1,5 @@
 #pragma once
-// The formula of kernels/update/update.h as a scalar loop in double.
+// The formulas of kernels/update/update.h as scalar loops in double.
 
 #include <vector>
 
@@ -10,7 +10,14 @@ namespace trireme::reference {
 struct AdamWState {
   std::vector<double> parameter, exp_avg, exp_avg_sq;
 };
-void adamw_update(AdamWState& state, const std::vector<double>& gradient, double weight_decay,
+/// What a tensor has of its own.
+struct Rates {
+  double weight_decay = 0, lr_scale = 1;
+};
+void adamw_update(AdamWState& state, const std::vector<double>& gradient, const Rates& rates,
                   const AdamWConstants& constants, const AdamWScalars& scalars);
+/// exp_avg_sq is not looked at.
+void lion_update(AdamWState& state, const std::vector<double>& gradient, const Rates& rates,
+                 const LionConstants& constants, double lr, double gradient_scale);
 
 }  // namespace trireme::reference

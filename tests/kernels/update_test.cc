@@ -9,13 +9,13 @@
 namespace trireme {
 namespace {
 
-class AdamW : public OpTest {};
-TRIREME_FOR_ALL_ISAS(AdamW);
+class AdamWUpdate : public OpTest {};
+TRIREME_FOR_ALL_ISAS(AdamWUpdate);
 
 /// One parameter with its state.
 struct State {
   TestTensor parameter, gradient, exp_avg, exp_avg_sq, copy;
-  double weight_decay;
+  double weight_decay, lr_scale = 1;
 
   State(std::int64_t count, std::uint64_t seed, double decay)
       : parameter(TestTensor::random(DType::kF32, {count}, seed)),
@@ -25,8 +25,16 @@ struct State {
         copy(DType::kBF16, {count}),
         weight_decay(decay) {}
   [[nodiscard]] UpdateTensor tensor(bool with_copy) {
-    return {parameter,   with_copy ? copy.view() : TensorView(), exp_avg, exp_avg_sq, gradient,
-            weight_decay};
+    return {parameter, with_copy ? copy.view() : TensorView(),
+            exp_avg,   exp_avg_sq,
+            gradient,  weight_decay,
+            lr_scale};
+  }
+  /// Of Lion, which has one moment.
+  [[nodiscard]] UpdateTensor of_lion(bool with_copy) {
+    UpdateTensor tensor = this->tensor(with_copy);
+    tensor.exp_avg_sq = {};
+    return tensor;
   }
   [[nodiscard]] std::string bits() const {
     return parameter.bits() + exp_avg.bits() + exp_avg_sq.bits();
@@ -37,7 +45,7 @@ AdamWScalars scalars_at(int t, const AdamWConstants& constants) {
   return {1e-2 / t, 1 - std::pow(constants.beta1, t), 1 - std::pow(constants.beta2, t), 0.5F};
 }
 
-TEST_P(AdamW, the_first_step_by_hand) {
+TEST_P(AdamWUpdate, the_first_step_by_hand) {
   Context context = test_context(GetParam());
   // m / c1 = g and v / c2 = g^2: without decay the step is lr * sign(g), but for eps.
   State state(2, 1, 0);
@@ -50,18 +58,19 @@ TEST_P(AdamW, the_first_step_by_hand) {
   expect_close(state.exp_avg_sq.values(), {0.8, 0.003125}, {1e-6}, "exp_avg_sq");
 }
 
-TEST_P(AdamW, ten_steps_equal_the_reference) {
+TEST_P(AdamWUpdate, ten_steps_equal_the_reference) {
   for (const AdamWConstants& constants :
        {AdamWConstants{}, AdamWConstants{0.9, 0.999, 1e-6}, AdamWConstants{0, 0, 1e-8}}) {
     Context context = test_context(GetParam(), 2);
     State state(1003, 1, 0.1);
+    state.lr_scale = 0.3;
     reference::AdamWState expected{state.parameter.values(), state.exp_avg.values(),
                                    state.exp_avg_sq.values()};
     for (int t = 1; t <= 10; ++t) {
       state.gradient = TestTensor::random(DType::kF32, {1003}, static_cast<std::uint64_t>(t), 0.1);
       const UpdateTensor tensor = state.tensor(false);
       adamw_update(context, {&tensor, 1}, constants, scalars_at(t, constants));
-      reference::adamw_update(expected, state.gradient.values(), 0.1, constants,
+      reference::adamw_update(expected, state.gradient.values(), {0.1, 0.3}, constants,
                               scalars_at(t, constants));
     }
     expect_close(state.parameter.values(), expected.parameter, {1e-6, 1e-6}, "parameter");
@@ -70,7 +79,7 @@ TEST_P(AdamW, ten_steps_equal_the_reference) {
   }
 }
 
-TEST_P(AdamW, many_tensors_have_the_bits_of_each_alone_for_any_thread_count) {
+TEST_P(AdamWUpdate, many_tensors_have_the_bits_of_each_alone_for_any_thread_count) {
   const std::vector<std::int64_t> counts = {1, 7, 0, 64, 3, 9000, 0, 15, 70001, 2};
   const AdamWConstants constants;
   const auto states_of = [&] {
@@ -100,7 +109,7 @@ TEST_P(AdamW, many_tensors_have_the_bits_of_each_alone_for_any_thread_count) {
   }
 }
 
-TEST_P(AdamW, rows_of_a_tensor_updated_apart_have_the_same_bits) {
+TEST_P(AdamWUpdate, rows_of_a_tensor_updated_apart_have_the_same_bits) {
   Context context = test_context(GetParam());
   const AdamWConstants constants;
   State whole(101, 5, 0.1), cut = whole;
@@ -124,7 +133,7 @@ TEST_P(AdamW, rows_of_a_tensor_updated_apart_have_the_same_bits) {
 }
 
 /// Of 7 rows of 13 (and of whole vectors), 1, 3 and 4 have a gradient.
-TEST_P(AdamW, a_gradient_in_rows_has_the_bits_of_the_whole) {
+TEST_P(AdamWUpdate, a_gradient_in_rows_has_the_bits_of_the_whole) {
   if (test_context(GetParam()).on_gpu()) GTEST_SKIP() << "on a CPU only";
   for (const std::int64_t columns : {1, 13, 64, 700}) {
     for (const int threads : {1, 3}) {
@@ -158,7 +167,7 @@ TEST_P(AdamW, a_gradient_in_rows_has_the_bits_of_the_whole) {
   }
 }
 
-TEST_P(AdamW, slots_that_are_no_rows_are_refused) {
+TEST_P(AdamWUpdate, slots_that_are_no_rows_are_refused) {
   Context context = test_context(GetParam());
   State state(6, 5, 0.1);
   TestTensor rows(DType::kF32, {2, 2}), slots = TestTensor::of(DType::kI32, {3}, {0, 2, 1});
@@ -173,7 +182,7 @@ TEST_P(AdamW, slots_that_are_no_rows_are_refused) {
       "gradient_slots");
 }
 
-TEST_P(AdamW, the_form_is_the_new_value_rounded_once) {
+TEST_P(AdamWUpdate, the_form_is_the_new_value_rounded_once) {
   Context context = test_context(GetParam());
   State state(100, 1, 0.1);
   TestTensor rounded(DType::kBF16, {100});
@@ -205,21 +214,21 @@ std::string updated(Context& context, std::size_t count) {
   return bits;
 }
 
-TEST_P(AdamW, a_device_has_the_bits_of_the_cpu) {
+TEST_P(AdamWUpdate, a_device_has_the_bits_of_the_cpu) {
   for (const std::size_t count : {2, 33}) {
     Context context = test_context(GetParam()), cpu({DeviceKind::kCpu, 0}, 1, GetParam());
     EXPECT_TRUE(updated(context, count) == updated(cpu, count)) << count;
   }
 }
 
-TEST_P(AdamW, the_order_of_threads_changes_no_bit) {
+TEST_P(AdamWUpdate, the_order_of_threads_changes_no_bit) {
   expect_same_bits([&] {
     Context context = test_context(GetParam());
     return updated(context, 10);
   });
 }
 
-TEST_P(AdamW, operands_may_begin_apart_from_each_other) {
+TEST_P(AdamWUpdate, operands_may_begin_apart_from_each_other) {
   Context context = test_context(GetParam());
   State state(1003, 5, 0.1), apart = state;
   apart.copy = TestTensor(DType::kBF16, {1003}, 1);
@@ -230,7 +239,7 @@ TEST_P(AdamW, operands_may_begin_apart_from_each_other) {
   EXPECT_EQ(apart.bits() + apart.copy.bits(), state.bits() + state.copy.bits());
 }
 
-TEST_P(AdamW, old_values_are_kept_on_the_way) {
+TEST_P(AdamWUpdate, old_values_are_kept_on_the_way) {
   for (const std::int64_t count : {1, 64, 1003, 9001}) {
     for (const bool with_copy : {false, true}) {
       for (const int offset : {0, 1}) {
@@ -256,12 +265,196 @@ TEST_P(AdamW, old_values_are_kept_on_the_way) {
   }
 }
 
-TEST_P(AdamW, no_tensors_are_no_work) {
+class LionUpdate : public OpTest {};
+TRIREME_FOR_ALL_ISAS(LionUpdate);
+
+TEST_P(LionUpdate, the_first_steps_by_hand) {
+  Context context = test_context(GetParam());
+  State state(3, 1, 0.5);
+  state.parameter = TestTensor::of(DType::kF32, {3}, {1, 1, 1});
+  state.gradient = TestTensor::of(DType::kF32, {3}, {4, -0.25, 0});
+  const UpdateTensor tensor = state.of_lion(false);
+  lion_update(context, {&tensor, 1}, {0.5, 0.75}, 0.125, 1);
+  expect_close(state.parameter.values(), {0.8125, 1.0625, 0.9375}, {0}, "parameter");
+  expect_close(state.exp_avg.values(), {1, -0.0625, 0}, {0}, "exp_avg");
+  // The sign of beta1 m + (1 - beta1) g: the first gradient's outweighs a half of its own.
+  state.gradient = TestTensor::of(DType::kF32, {3}, {-0.5, 0.25, 0});
+  const UpdateTensor again = state.of_lion(false);
+  lion_update(context, {&again, 1}, {0.5, 0.75}, 0.0625, 0.5F);
+  const std::vector<double> before = {0.8125, 1.0625, 0.9375};
+  const std::vector<double> sign = {1, 1, 0};
+  std::vector<double> expected;
+  for (std::size_t i = 0; i < 3; ++i)
+    expected.push_back(before[i] * (1 - 0.03125) - 0.0625 * sign[i]);
+  expect_close(state.parameter.values(), expected, {1e-7, 1e-7}, "parameter");
+}
+
+TEST_P(LionUpdate, ten_steps_equal_the_reference) {
+  for (const LionConstants& constants :
+       {LionConstants{}, LionConstants{0.95, 0.98}, LionConstants{0, 0}}) {
+    Context context = test_context(GetParam(), 2);
+    State state(1003, 1, 0.1);
+    state.lr_scale = 0.3;
+    reference::AdamWState expected{state.parameter.values(), state.exp_avg.values(), {}};
+    for (int t = 1; t <= 10; ++t) {
+      state.gradient = TestTensor::random(DType::kF32, {1003}, static_cast<std::uint64_t>(t), 0.1);
+      const UpdateTensor tensor = state.of_lion(false);
+      lion_update(context, {&tensor, 1}, constants, 1e-2 / t, 0.5F);
+      reference::lion_update(expected, state.gradient.values(), {0.1, 0.3}, constants, 1e-2 / t,
+                             0.5);
+    }
+    expect_close(state.parameter.values(), expected.parameter, {1e-6, 1e-6}, "parameter");
+    expect_close(state.exp_avg.values(), expected.exp_avg, {1e-6, 1e-6}, "exp_avg");
+  }
+}
+
+/// Two updates of `count` tensors, every third of which has a copy; one in `keeping` keeps.
+std::string updated_by_lion(Context& context, std::size_t count, int keeping = 0) {
+  std::vector<State> states = many_states(count);
+  std::vector<TestTensor> kept;
+  for (const State& state : states)
+    kept.emplace_back(DType::kF32, Shape{2 * state.parameter.view().count()});
+  for (int t = 1; t <= 2; ++t) {
+    std::vector<UpdateTensor> tensors;
+    for (std::size_t i = 0; i < count; ++i) {
+      tensors.push_back(states[i].of_lion(i % 3 == 0));
+      if (keeping > 0 && i % static_cast<std::size_t>(keeping) == 0)
+        tensors.back().kept = kept[i].view();
+    }
+    lion_update(context, tensors, {}, 1e-2 / t, 0.5F);
+  }
+  std::string bits;
+  for (const State& state : states)
+    bits += state.parameter.bits() + state.exp_avg.bits() + state.copy.bits();
+  return bits;
+}
+
+TEST_P(LionUpdate, a_device_has_the_bits_of_the_cpu_on_any_number_of_threads) {
+  for (const int keeping : {0, 2}) {
+    Context cpu({DeviceKind::kCpu, 0}, 1, GetParam());
+    const std::string expected = updated_by_lion(cpu, 33);
+    for (const int threads : {1, 2, 3}) {
+      Context context = test_context(GetParam(), threads);
+      EXPECT_TRUE(updated_by_lion(context, 33, keeping) == expected) << threads;
+    }
+  }
+}
+
+TEST_P(LionUpdate, old_values_are_kept_on_the_way) {
+  for (const std::int64_t count : {1, 64, 1003, 9001}) {
+    for (const int offset : {0, 1}) {
+      Context context = test_context(GetParam(), 2);
+      State state(count, 5, 0.1);
+      state.exp_avg = TestTensor::random(DType::kF32, {count}, 9);
+      std::vector<double> expected = state.parameter.values();
+      for (const double m : state.exp_avg.values()) expected.push_back(m);
+      TestTensor kept(DType::kF32, {2 * count}, offset);
+      UpdateTensor tensor = state.of_lion(true);
+      tensor.kept = kept.view();
+      lion_update(context, {&tensor, 1}, {}, 1e-2, 1);
+      EXPECT_EQ(kept.values(), expected);
+    }
+  }
+}
+
+TEST_P(LionUpdate, a_gradient_in_rows_has_the_bits_of_the_whole) {
+  if (test_context(GetParam()).on_gpu()) GTEST_SKIP() << "on a CPU only";
+  Context context = test_context(GetParam(), 2);
+  State whole(3 * 13, 5, 0.1), apart = whole;
+  TestTensor rows(DType::kF32, {2, 13}), slots = TestTensor::of(DType::kI32, {3}, {1, 0, 1});
+  for (std::int64_t c = 0; c < 13; ++c) {
+    rows.set(c, static_cast<double>(c - 6) / 8);
+    for (const std::int64_t r : {0, 1, 2})
+      whole.gradient.set(r * 13 + c, r == 1 ? static_cast<double>(c - 6) / 8 : 0);
+  }
+  const UpdateTensor tensor = whole.of_lion(true);
+  UpdateTensor in_rows = apart.of_lion(true);
+  in_rows.parameter = in_rows.parameter.reshape({3, 13});
+  in_rows.gradient = rows;
+  in_rows.gradient_slots = slots;
+  lion_update(context, {&tensor, 1}, {}, 1e-2, 1);
+  lion_update(context, {&in_rows, 1}, {}, 1e-2, 1);
+  EXPECT_EQ(apart.bits() + apart.copy.bits(), whole.bits() + whole.copy.bits());
+}
+
+TEST_P(LionUpdate, wrong_operands_are_refused_by_name) {
+  Context context = test_context(GetParam());
+  State state(4, 1, 0);
+  TestTensor five(DType::kF32, {5}), twelve(DType::kF32, {12});
+  const auto update = [&](const UpdateTensor& tensor) {
+    lion_update(context, {&tensor, 1}, {}, 1e-3, 1);
+  };
+  expect_refused([&] { update(state.tensor(true)); }, "lion_update.exp_avg_sq");
+  UpdateTensor bad = state.of_lion(true);
+  bad.exp_avg = five.view();
+  expect_refused([&] { update(bad); }, "lion_update.exp_avg: expected [4] fp32, found [5] fp32");
+  bad = state.of_lion(true);
+  bad.kept = twelve.view();
+  expect_refused([&] { update(bad); }, "lion_update.kept: expected [8] fp32, found [12] fp32");
+}
+
+class AverageUpdate : public OpTest {};
+TRIREME_FOR_ALL_ISAS(AverageUpdate);
+
+/// Of tensors of many sizes, after two calls.
+std::string averaged(Context& context, int offset = 0) {
+  std::vector<TestTensor> averages, values;
+  for (std::int64_t i = 0; i < 33; ++i) {
+    const std::int64_t count = i == 7 ? 9001 : i * 13 % 200;
+    const auto seed = static_cast<std::uint64_t>(i);
+    TestTensor average(DType::kF32, {count}, offset);
+    const std::vector<double> start = TestTensor::random(DType::kF32, {count}, seed + 50).values();
+    for (std::int64_t at = 0; at < count; ++at)
+      average.set(at, start[static_cast<std::size_t>(at)]);
+    averages.push_back(std::move(average));
+    values.push_back(TestTensor::random(DType::kF32, {count}, seed));
+  }
+  std::vector<AveragedTensor> tensors;
+  for (std::size_t i = 0; i < averages.size(); ++i)
+    tensors.push_back({averages[i].view(), values[i].view()});
+  for (int t = 0; t < 2; ++t) average_update(context, tensors, 0.99);
+  std::string bits;
+  for (const TestTensor& average : averages) bits += average.bits();
+  return bits;
+}
+
+TEST_P(AverageUpdate, move_by_their_share_of_the_distance) {
+  Context context = test_context(GetParam());
+  TestTensor average = TestTensor::of(DType::kF32, {3}, {1, -2, 8}),
+             value = TestTensor::of(DType::kF32, {3}, {3, -2, 0});
+  const AveragedTensor tensor{average.view(), value.view()};
+  average_update(context, {&tensor, 1}, 0.75);
+  EXPECT_EQ(average.values(), (std::vector<double>{1.5, -2, 6}));
+  EXPECT_EQ(value.values(), (std::vector<double>{3, -2, 0}));
+  average_update(context, {}, 0.75);
+}
+
+TEST_P(AverageUpdate, a_device_has_the_bits_of_the_cpu_on_any_number_of_threads) {
+  Context cpu({DeviceKind::kCpu, 0}, 1, GetParam());
+  const std::string expected = averaged(cpu);
+  for (const int threads : {1, 2, 3}) {
+    Context context = test_context(GetParam(), threads);
+    EXPECT_TRUE(averaged(context, threads - 1) == expected) << threads;
+  }
+}
+
+TEST_P(AverageUpdate, wrong_operands_are_refused_by_name) {
+  Context context = test_context(GetParam());
+  TestTensor four(DType::kF32, {4}), five(DType::kF32, {5});
+  const AveragedTensor tensor{four.view(), five.view()};
+  expect_refused(
+      [&] {
+        average_update(context, {&tensor, 1}, 0.5);
+      },
+      "average_update.parameter: expected [4] fp32, found [5] fp32");
+}
+
+TEST_P(AdamWUpdate, no_tensors_are_no_work) {
   Context context = test_context(GetParam());
   adamw_update(context, {}, {}, {});
 }
 
-TEST_P(AdamW, wrong_operands_are_refused_by_name) {
+TEST_P(AdamWUpdate, wrong_operands_are_refused_by_name) {
   Context context = test_context(GetParam());
   State state(4, 1, 0);
   TestTensor five(DType::kF32, {5}), half(DType::kBF16, {4});
