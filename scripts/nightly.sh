@@ -36,6 +36,7 @@ section "Golden files made afresh"
 golden=tests/golden
 check "$python" $golden/make_model_golden.py --output "$scratch/golden/model"
 check "$python" $golden/make_training_golden.py --output "$scratch/golden"
+check "$python" $golden/make_optimizers_golden.py --output "$scratch/golden/optimizers"
 check "$python" $golden/make_fp8_golden.py --output "$scratch/golden"
 check "$python" $golden/make_fp8_codes_golden.py --output "$scratch/golden"
 check "$python" $golden/make_nf4_golden.py --output "$scratch/golden"

@@ -5,7 +5,6 @@
 namespace trireme {
 
 struct ActivationCodesKernels;
-struct AdamWKernels;
 struct AttentionGpuKernels;
 struct AttentionHopperKernels;
 struct AttentionLibraryKernels;
@@ -32,11 +31,11 @@ struct QuantizeSegmentsGpuKernels;
 struct RopeKernels;
 struct RouterKernels;
 struct ShardsKernels;
+struct UpdateKernels;
 struct WeightedGluCodesGpuKernels;
 
 struct GpuKernels {
   const ActivationCodesKernels* activation_codes = nullptr;
-  const AdamWKernels* adamw = nullptr;
   const AttentionGpuKernels* attention = nullptr;
   const AttentionHopperKernels* attention_sm90 = nullptr;    ///< where code for sm_90a was compiled
   const AttentionLibraryKernels* attention_cudnn = nullptr;  ///< where that library was found
@@ -68,6 +67,7 @@ struct GpuKernels {
   const RopeKernels* rope = nullptr;
   const RouterKernels* router = nullptr;
   const ShardsKernels* shards = nullptr;
+  const UpdateKernels* update = nullptr;
   const WeightedGluCodesGpuKernels* weighted_glu_codes = nullptr;
 };
 const GpuKernels& gpu_kernels();

@@ -1,5 +1,4 @@
 #include "kernels/activation_codes/activation_codes_table.h"
-#include "kernels/adamw/adamw_table.h"
 #include "kernels/attention/attention_gpu_table.h"
 #include "kernels/attention/attention_library_table.h"
 #include "kernels/common/gpu_kernels.h"
@@ -26,13 +25,13 @@
 #include "kernels/rope/rope_table.h"
 #include "kernels/router/router_table.h"
 #include "kernels/shards/shards_table.h"
+#include "kernels/update/update_table.h"
 
 namespace trireme {
 
 const GpuKernels& gpu_kernels() {
   static constexpr GpuKernels kCuda = {
       .activation_codes = &cuda::activation_codes_cuda,
-      .adamw = &cuda::adamw_cuda,
       .attention = &cuda::attention_cuda,
 #ifdef TRIREME_GPU_SM90
       .attention_sm90 = &cuda::attention_sm90,
@@ -78,6 +77,7 @@ const GpuKernels& gpu_kernels() {
       .rope = &cuda::rope_cuda,
       .router = &cuda::router_cuda,
       .shards = &cuda::shards_cuda,
+      .update = &cuda::update_cuda,
       .weighted_glu_codes = &cuda::weighted_glu_codes_cuda,
   };
   return kCuda;

@@ -284,7 +284,7 @@ ExportResult export_adapter(const std::filesystem::path& checkpoint,
   run_together(world, [&] {
     if (world.rank() != 0) return;
     check_export_output(output);
-    const auto source = open_weights(checkpoint);
+    const auto source = open_weights(checkpoint, options.weights);
     if (!source->adapters())
       throw ConfigError("{}: holds a whole model, no adapters", checkpoint.string());
     warn_of_mistaken_names(*source);

@@ -15,6 +15,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/weight_set.h"
 #include "comm/communicator.h"
 #include "config/model_config.h"
 #include "store/state.h"
@@ -40,6 +41,7 @@ struct ExportOptions {
   std::int64_t file_bytes_max = SafetensorsWriter::kFileBytesMax;
   /// Called after each tensor of this rank; what it throws ends the export. May be empty.
   std::function<void()> after_tensor;
+  WeightSet weights = WeightSet::kLast;
 };
 
 struct ExportResult {

@@ -204,7 +204,7 @@ ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
   run_together(world, [&] {
     if (world.rank() == 0) check_export_output(output);
   });
-  const auto source = open_weights(checkpoint, world);
+  const auto source = open_weights(checkpoint, world, options.weights);
   ModelConfig model;
   // Found out before hours of writing.
   run_together(world, [&] { model = source->required_model(); });
@@ -216,7 +216,7 @@ ExportResult export_merged(const MergedModel& merged, const std::filesystem::pat
   run_together(world, [&] {
     if (world.rank() == 0) check_export_output(output);
   });
-  const auto adapters = open_weights(merged.adapters, world),
+  const auto adapters = open_weights(merged.adapters, world, options.weights),
              base = open_weights(merged.base, world);
   const AdapterMerge merge(
       merged.model, *adapters,

@@ -160,9 +160,7 @@ void check_names(const std::set<std::string>& wanted, const Manifest& manifest, 
     if (manifest.find(name) == nullptr) missing.push_back(name);
   }
   for (const ManifestTensor& tensor : manifest.tensors) {
-    const bool in_scope =
-        scope == LoadScope::kEverything ||
-        (scope == LoadScope::kParameters && tensor.name.starts_with(kParametersPrefix));
+    const bool in_scope = scope != LoadScope::kSome && tensor.name.starts_with(kParametersPrefix);
     if (in_scope && !wanted.contains(tensor.name)) surplus.push_back(tensor.name);
   }
   if (missing.empty() && surplus.empty()) return;

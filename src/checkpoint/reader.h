@@ -87,7 +87,7 @@ bool looks_like_checkpoint(const std::filesystem::path& argument);
 Manifest read_manifest(const std::filesystem::path& folder, Communicator& world);
 
 enum class LoadScope : std::uint8_t {
-  kEverything,  ///< the state names exactly the tensors of the checkpoint
+  kEverything,  ///< the state names exactly its parameters, and what it has of the rest
   kParameters,  ///< the state names exactly its parameters; its optimizer's tensors are left alone
   kSome,        ///< the state names some of its parameters
 };
@@ -95,10 +95,10 @@ enum class LoadScope : std::uint8_t {
 /// Fills every tensor of `state` with its box of the checkpoint's tensor, and the scalars; returns
 /// the manifest. Reads only the shards that meet these boxes, each once and verified whole; with
 /// kEverything the ranks share the rest of the files too, so that whoever loaded needs no other
-/// verification: every byte but model.h5's has passed a hash. Another number
-/// of ranks than that which saved is the ordinary case. Throws DataError on every rank: tensors
-/// missing or left over (all ranks' names together), other types or shapes, a shard that does not
-/// match its hash. After an error the contents of `state` mean nothing. Collective.
+/// verification: every byte but model.h5's has passed a hash, of the tensors that are named.
+/// Another number of ranks than that which saved is the ordinary case. Throws DataError on every
+/// rank: tensors missing or left over (all ranks' names together), other types or shapes, a shard
+/// that does not match its hash. After an error the contents of `state` mean nothing. Collective.
 Manifest load_state(const std::filesystem::path& folder, State& state, Communicator& world,
                     LoadScope scope = LoadScope::kEverything);
 

@@ -25,8 +25,9 @@ constexpr std::string_view kConfigName = "config.json";
 
 class CheckpointSource : public WeightSource {
  public:
-  CheckpointSource(const std::filesystem::path& path, Manifest manifest)
-      : WeightSource(path), manifest_(std::move(manifest)), reader_(path, manifest_) {
+  CheckpointSource(const std::filesystem::path& path, Manifest manifest, WeightSet set)
+      : WeightSource(path), manifest_(std::move(manifest)), set_(set), reader_(path, manifest_) {
+    require_weights(manifest_, path, set);
     for (const ManifestTensor& tensor : manifest_.tensors) {
       if (!tensor.name.starts_with(kStatePrefix)) continue;
       const auto sizes = tensor.shape.sizes();
@@ -42,7 +43,7 @@ class CheckpointSource : public WeightSource {
   void read(const std::string& name, std::span<std::byte> out) const override {
     const auto parts = together_.find(name);
     if (parts == together_.end())
-      return reader_.read(*manifest_.find(std::string(kStatePrefix) + name), out.data());
+      return reader_.read(*manifest_.find(stored_name(manifest_, name, set_)), out.data());
     std::vector<float> values;
     for (const Part& part : parts->second) {
       values.resize(static_cast<std::size_t>(part.tensor->shape.count()));
@@ -69,7 +70,7 @@ class CheckpointSource : public WeightSource {
     if (std::none_of(targets.begin(), targets.end(), names_experts)) return;
     const ModelConfig model = with_adapters(required_model(), adapters_->lora, path_.string());
     for (auto& [name, place] : expert_adapter_parts(model)) {
-      const ManifestTensor* tensor = manifest_.find(std::string(kStatePrefix) + name);
+      const ManifestTensor* tensor = manifest_.find(stored_name(manifest_, name, set_));
       if (tensor == nullptr || tensor->dtype != DType::kF32)
         throw DataError("{}: {} is not there in fp32", path_.string(), name);
       weights_.erase(name);
@@ -80,6 +81,7 @@ class CheckpointSource : public WeightSource {
   }
 
   Manifest manifest_;
+  WeightSet set_;
   mutable TensorReader reader_;  // remembers the indices that it has read
   std::map<std::string, std::vector<Part>> together_;
 };
@@ -195,9 +197,9 @@ std::span<const float> WeightSource::read_fp32(const std::string& name) const {
   return values_;
 }
 
-std::unique_ptr<WeightSource> open_weights(const std::filesystem::path& path) {
+std::unique_ptr<WeightSource> open_weights(const std::filesystem::path& path, WeightSet set) {
   if (is_there(path / kManifestName))
-    return std::make_unique<CheckpointSource>(path, read_manifest(path));
+    return std::make_unique<CheckpointSource>(path, read_manifest(path), set);
   if (!is_there(path))
     throw DataError("{}. Give checkpoints or Hugging Face directories", missing_path_text(path));
   if (!is_folder(path)) {
@@ -208,15 +210,16 @@ std::unique_ptr<WeightSource> open_weights(const std::filesystem::path& path) {
   return std::make_unique<FolderSource>(path);
 }
 
-std::unique_ptr<WeightSource> open_weights(const std::filesystem::path& path, Communicator& world) {
+std::unique_ptr<WeightSource> open_weights(const std::filesystem::path& path, Communicator& world,
+                                           WeightSet set) {
   std::unique_ptr<WeightSource> source;
   if (!is_there(path / kManifestName)) {
-    run_together(world, [&] { source = open_weights(path); });
+    run_together(world, [&] { source = open_weights(path, set); });
     return source;
   }
   Manifest manifest = read_manifest(path, world);
-  run_together(world,
-               [&] { source = std::make_unique<CheckpointSource>(path, std::move(manifest)); });
+  run_together(
+      world, [&] { source = std::make_unique<CheckpointSource>(path, std::move(manifest), set); });
   return source;
 }
 

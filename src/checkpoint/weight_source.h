@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "checkpoint/adapter_config.h"
+#include "checkpoint/weight_set.h"
 #include "comm/communicator.h"
 #include "config/model_config.h"
 
@@ -61,11 +62,13 @@ class WeightSource {
   mutable std::vector<float> values_;
 };
 
-/// A step folder, a Hugging Face directory or a folder of peft's.
-std::unique_ptr<WeightSource> open_weights(const std::filesystem::path& path);
+/// A step folder, a Hugging Face directory or a folder of peft's. Averages are of a step folder.
+std::unique_ptr<WeightSource> open_weights(const std::filesystem::path& path,
+                                           WeightSet set = WeightSet::kLast);
 
 /// The same; manifests are read by rank 0 alone. Errors on every rank. Collective.
-std::unique_ptr<WeightSource> open_weights(const std::filesystem::path& path, Communicator& world);
+std::unique_ptr<WeightSource> open_weights(const std::filesystem::path& path, Communicator& world,
+                                           WeightSet set = WeightSet::kLast);
 
 /// The parameter that a file's tensor is: those of GPT-2 may stand there without "transformer.".
 std::string parameter_name(const std::string& stored, const ModelConfig& model);

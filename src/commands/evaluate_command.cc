@@ -28,7 +28,7 @@ struct Options {
   ConfigInput input;
   std::string checkpoint, base;
   StandaloneEvaluation alone;
-  bool json = false;
+  bool json = false, averages = false;
 
   [[nodiscard]] bool has_config() const { return !input.files.empty(); }
 };
@@ -101,7 +101,7 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
                                    : options.alone.hang_timeout_seconds);
   const ModelSource source(
       options.checkpoint.empty() ? prepared.config.run.directory : options.checkpoint, job,
-      options.base);
+      options.base, options.averages ? WeightSet::kAveraged : WeightSet::kLast);
   if (!options.has_config()) prepared = prepare_evaluation(options.alone, source, launch);
   take_model(prepared, source.model());
   launch.check_collectives(prepared.config.run.check_collectives);
@@ -126,6 +126,7 @@ void declare(CLI::App& app, Options& options) {
                  "peft's; default: run.directory")
       ->type_name("DIR");
   add_base(app, options.base);
+  app.add_flag("--ema", options.averages, "of a run's averages of the weights (optimizer.ema)");
   app.add_flag("--json", options.json,
                "print the evaluation objects of metrics.jsonl, a line each");
   const char* group = "Without a CONFIG";

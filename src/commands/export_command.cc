@@ -21,7 +21,7 @@ namespace {
 
 struct Options {
   std::string checkpoint, output, dtype, base;
-  bool merge = false;
+  bool merge = false, averages = false;
   double hang_timeout_seconds = 0;
 };
 
@@ -40,7 +40,7 @@ ExportResult export_as_it_is(const std::filesystem::path& folder, const Options&
 
 ExportResult export_with_base(const std::filesystem::path& folder, const Options& options,
                               const ExportOptions& how, Communicator& job) {
-  const ModelSource source(folder, job, options.base);
+  const ModelSource source(folder, job, options.base, how.weights);
   run_together(job, [&] {
     if (source.base() == nullptr) {
       throw ConfigError("--merge: {} holds a whole model already. Leave --merge out",
@@ -71,6 +71,7 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
   ExportOptions how;
   if (options.dtype == "bf16") how.dtype = DType::kBF16;
   if (options.dtype == "fp32") how.dtype = DType::kF32;
+  if (options.averages) how.weights = WeightSet::kAveraged;
   Progress progress("writing tensors (of rank 0)", 0, ProgressUnit::kItems);
   how.after_tensor = [&] {
     progress.add(1);
@@ -111,6 +112,7 @@ int export_command(Arguments arguments) {
   CLI::Option* merge = app.add_flag("--merge", options.merge,
                                     "of adapters: the whole model, with them in its weights; of a "
                                     "run's or of a folder of peft's");
+  app.add_flag("--ema", options.averages, "the averages of the weights (optimizer.ema)");
   add_base(app, options.base);
   app.get_option("--base")->needs(merge);
   add_hang_timeout(app, options.hang_timeout_seconds);

@@ -174,7 +174,7 @@ Figures compute(const Options& options, const RunConfig& config, const ResolvedR
   figures.memory = most_of(figures.ranks);
   figures.parameters = count_parameters(config.model);
   take_pipeline(run.pipeline, figures);
-  figures.checkpoint_bytes = checkpoint_bytes(config.model);
+  figures.checkpoint_bytes = checkpoint_bytes(config);
   figures.flops_per_token = model_flops_per_token(config.model, config.data.sequence_length);
   figures.traffic = most_traffic(config, figures);
   if (options.mtbf_hours) {
@@ -559,7 +559,7 @@ int plan_command(Arguments arguments) {
     if (auto fault = fp8_fault(config, *cluster)) loaded.problems.push_back(*std::move(fault));
   if (loaded.problems.empty() && !options.no_data) {
     if (legal) check_sources(config, run, loaded.problems);
-    if (auto fault = disk_fault(config, checkpoint_bytes(config.model)))
+    if (auto fault = disk_fault(config, checkpoint_bytes(config)))
       loaded.problems.push_back(*std::move(fault));
   }
   for (const std::string& note : loaded.notes) log_info_text(note);

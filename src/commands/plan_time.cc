@@ -120,7 +120,7 @@ PlannedTime plan_time(const RunConfig& config, const ResolvedRun& run, const Clu
   length.devices = run.mesh.size();
   length.busy = 1 - (mean.bubble + mean.host) / mean.seconds;
   planned.checkpoints = checkpoints_kept(config.checkpoint, run.steps);
-  length.storage_bytes = planned.checkpoints * checkpoint_bytes(config.model);
+  length.storage_bytes = planned.checkpoints * checkpoint_bytes(config);
   planned.flops = length.tokens * static_cast<double>(flops_per_token);
   planned.cost = cost_of(length, cluster);
   return planned;

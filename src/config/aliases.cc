@@ -48,6 +48,7 @@ constexpr Alias kMore[] = {
     {"ep", "parallel.expert"},
     {"ep_size", "parallel.expert"},
     {"early_stopping", "evaluation.stop_after"},
+    {"ema_decay", "optimizer.ema"},
     {"epochs", "run.epochs"},
     {"eps", "optimizer.eps"},
     {"eval_batches", "evaluation.batches"},

@@ -40,7 +40,9 @@ class Checker {
     check_prometheus();
     check_staging();
     check_watching();
+    check_optimizer();
     check_lora();
+    if (loaded_.config.has_model()) loaded_.config.model.groups = loaded_.config.optimizer.groups;
     if (loaded_.config.has_model()) check_experts();
     const auto of_model = meant_.lower_bound("model.");
     const bool model_meant = of_model != meant_.end() && of_model->starts_with("model.");
@@ -123,6 +125,16 @@ class Checker {
       report("precision.fp8", "leave it out, or precision.compute \"fp8\"",
              "says how to compute in fp8, and this run does not");
     }
+  }
+
+  /// What one kind has and another has not.
+  void check_optimizer() {
+    RunConfig::Optimizer& optimizer = loaded_.config.optimizer;
+    if (optimizer.kind != OptimizerKind::kLion) return;
+    if (!has("optimizer.betas")) optimizer.betas = RunConfig::Optimizer::kLionBetas;
+    if (has("optimizer.eps"))
+      report("optimizer.eps", "leave it out, or optimizer.kind \"adamw\"", "is nothing of Lion's");
+    optimizer.eps.reset();
   }
 
   void check_schedule() {

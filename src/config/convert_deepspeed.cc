@@ -232,21 +232,24 @@ class DeepSpeedConfig {
     const std::string type = word("optimizer.type", "Adam");
     const bool decoupled =
         type == "AdamW" || (type == "Adam" && truth("optimizer.params.adam_w_mode", true));
-    if (!decoupled) draft_.remark("optimizer.type {} is not in this version: AdamW holds", type);
-    draft_.set("optimizer.kind", "adamw", "optimizer.type");
+    const bool lion = type == "Lion" || type == "FusedLion" || type == "DeepSpeedCPULion";
+    if (!decoupled && !lion)
+      draft_.remark("optimizer.type {} is not in this version: AdamW holds", type);
+    draft_.set("optimizer.kind", lion ? "lion" : "adamw", "optimizer.type");
     if (find("optimizer.params.lr") != nullptr)
       set_number("optimizer.params.lr", "optimizer.lr", 0);
     const Json* betas = find("optimizer.params.betas");
     if (is_auto(betas)) {
       leave_out_auto("optimizer.params.betas", "optimizer.betas");
     } else {
-      const Json value = betas == nullptr ? Json(Json::Array{Json(0.9), Json(0.999)}) : *betas;
+      const Json value =
+          betas == nullptr ? Json(Json::Array{Json(0.9), Json(lion ? 0.99 : 0.999)}) : *betas;
       RunConfig scratch;
       if (!find_field("optimizer.betas")->assign(value, scratch))
         fault("optimizer.params.betas", value, "two numbers from 0 up and below 1");
       draft_.set("optimizer.betas", value, "optimizer.params.betas");
     }
-    set_number("optimizer.params.eps", "optimizer.eps", 1e-8);
+    if (!lion) set_number("optimizer.params.eps", "optimizer.eps", 1e-8);
     set_number("optimizer.params.weight_decay", "optimizer.weight_decay", 0);
   }
 

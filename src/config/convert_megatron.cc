@@ -235,10 +235,17 @@ class MegatronRun {
     } else if (!draft_.set_text(*find_field("optimizer.kind"), kind, "--optimizer")) {
       draft_.remark("--optimizer {} is not in this version: AdamW holds", kind);
     }
-    draft_.set("optimizer.betas",
-               Json::Array{Json(a_.real("--adam-beta1").value_or(0.9)),
-                           Json(a_.real("--adam-beta2").value_or(0.999))},
-               "--adam-beta1, --adam-beta2");
+    if (kind == "lion") {
+      draft_.unset(
+          "optimizer.betas, optimizer.eps: --adam-beta1, --adam-beta2 and --adam-eps are "
+          "not Lion's");
+      draft_.erase("optimizer.eps");
+    } else {
+      draft_.set("optimizer.betas",
+                 Json::Array{Json(a_.real("--adam-beta1").value_or(0.9)),
+                             Json(a_.real("--adam-beta2").value_or(0.999))},
+                 "--adam-beta1, --adam-beta2");
+    }
     if (draft_.find("optimizer.weight_decay") == nullptr)
       draft_.set("optimizer.weight_decay", 0.01, "--weight-decay (Megatron-LM's default)");
     const std::string growth = a_.text("--weight-decay-incr-style").value_or("constant");

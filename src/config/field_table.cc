@@ -186,16 +186,20 @@ void add_data(std::vector<Field>& list) {
         .peers = {"", "gradient_accumulation_steps", "gradient_accumulation_steps", ""});
 }
 
-void add_training(std::vector<Field>& list) {
-  FIELD(optimizer.kind, .text = "PyTorch's AdamW",
+void add_optimizer(std::vector<Field>& list) {
+  FIELD(optimizer.kind, .text = "PyTorch's AdamW, or lion-pytorch's Lion, which has one moment",
         .peers = {"--optimizer", "optimizer.type", "optim", "optimizer.name"});
   FIELD(optimizer.lr, .text = "Learning rate after the warm-up", .example = "0.001", .minimum = 0,
         .presence = kRequired,
         .peers = {"--lr", "optimizer.params.lr", "learning_rate", "optimizer.lr"});
-  FIELD(optimizer.betas, .text = "Decay of the two moments", .minimum = 0, .below = 1,
+  FIELD(optimizer.betas,
+        .text =
+            "Decay of the two moments; of lion, [0.9, 0.99] where nothing is written, the moment's "
+            "share of an update and its decay",
+        .minimum = 0, .below = 1,
         .peers = {"--adam-beta1 --adam-beta2", "optimizer.params.betas", "adam_beta1 adam_beta2",
                   "optimizer.beta1 optimizer.beta2"});
-  FIELD(optimizer.eps, .text = "Added outside the root", .minimum = 0,
+  FIELD(optimizer.eps, .text = "Added outside the root; lion has none", .minimum = 0,
         .peers = {"--adam-eps", "optimizer.params.eps", "adam_epsilon", "optimizer.eps"});
   FIELD(optimizer.weight_decay, .text = "Decoupled decay of tensors with two or more dims",
         .minimum = 0,
@@ -206,6 +210,21 @@ void add_training(std::vector<Field>& list) {
         .peers = {"--clip-grad", "gradient_clipping", "max_grad_norm", "training.max_norm"});
   FIELD(optimizer.state, .text = "Type of the moments", .values = {"fp32"},
         .peers = {"--exp-avg-dtype --exp-avg-sq-dtype", "", "", ""});
+  FIELD(
+      optimizer.groups,
+      .text =
+          "Of parameters whose Hugging Face name holds `match` (* any letters, ? one), the first "
+          "such group's: a factor of lr, a decay in place of weight_decay, for tensors of one dim "
+          "too, and whether they are trained (else they have neither gradients nor moments)",
+      .example = R"([{"match": "embed_tokens", "lr_scale": 0.1}])");
+  FIELD(optimizer.ema,
+        .text =
+            "Averages of the weights are kept and saved: behind each update average = ema x "
+            "average + (1 - ema) x weight; 0: none",
+        .minimum = 0, .below = 1);
+}
+
+void add_training(std::vector<Field>& list) {
   FIELD(lr_schedule.kind, .text = "Course of the learning rate after the warm-up",
         .peers = {"--lr-decay-style", "scheduler.type", "lr_scheduler_type",
                   "lr_scheduler.decay_type"});
@@ -521,6 +540,7 @@ const std::vector<Field>& fields() {
     std::vector<Field> list;
     add_run(list);
     add_data(list);
+    add_optimizer(list);
     add_training(list);
     add_parallel(list);
     add_moe(list);

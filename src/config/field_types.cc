@@ -89,7 +89,7 @@ Json list_schema(Json items, std::size_t count) {
       {"type", "array"}, {"items", std::move(items)}, {"minItems", size}, {"maxItems", size}};
 }
 
-// ---- precision.fp8, log.prometheus, stability.skip_spikes
+// ---- precision.fp8, log.prometheus, stability.skip_spikes, optimizer.groups: objects
 
 namespace {
 
@@ -131,6 +131,16 @@ void for_each_key(Prometheus& prometheus, const F& visit) {
   visit("file", FieldRow(), prometheus.file);
 }
 
+template <class F>
+void for_each_key(ParamGroup& group, const F& visit) {
+  FieldRow from_zero;
+  from_zero.minimum = 0;
+  visit("match", FieldRow(), group.match);
+  visit("lr_scale", from_zero, group.lr_scale);
+  visit("weight_decay", from_zero, group.weight_decay);
+  visit("trainable", FieldRow(), group.trainable);
+}
+
 template <class T>
 using CodecOf = Codec<std::remove_cvref_t<T>>;
 
@@ -143,7 +153,7 @@ Json ObjectCodec<T>::schema(const FieldRow&) {
   for_each_key(defaults, [&](const char* key, const FieldRow& row, auto& member) {
     keys[key] = CodecOf<decltype(member)>::schema(row);
     const Json value = CodecOf<decltype(member)>::read(member);
-    if (!value.is_null()) keys[key]["default"] = value;
+    if (!value.is_null() && value != Json("")) keys[key]["default"] = value;
   });
   json["properties"] = std::move(keys);
   json["additionalProperties"] = false;
@@ -174,12 +184,13 @@ bool ObjectCodec<T>::assign(const Json& json, const FieldRow&, T& out) {
     legal = legal && CodecOf<decltype(member)>::assign(*value, row, member);
   });
   if (!legal || read != json.as_object().size()) return false;
-  out = object;
+  out = std::move(object);
   return true;
 }
 
+/// Of an object at `path`.
 template <class T>
-std::vector<Problem> ObjectCodec<T>::faults_within(const Json& json, const FieldRow&) {
+std::vector<Problem> object_faults(const Json& json, const std::string& path) {
   std::vector<Problem> problems;
   if (!json.is_object()) return problems;
   std::vector<std::string> keys;
@@ -193,15 +204,14 @@ std::vector<Problem> ObjectCodec<T>::faults_within(const Json& json, const Field
     if (value == nullptr || C::assign(*value, row, member)) return;
     const std::string word = value->is_string() ? value->as_string() : "";
     const std::string nearest = nearest_word(word, C::words(row)).value_or("");
-    problems.push_back({fmt::format("{}.{}", path_of(scratch), key), shown(*value), C::legal(row),
+    problems.push_back({fmt::format("{}.{}", path, key), shown(*value), C::legal(row),
                         nearest.empty() ? "" : '"' + nearest + '"', "has no legal form"});
   });
   for (const auto& [key, value] : json.as_object()) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
     const std::string nearest = nearest_word(key, keys).value_or("");
-    problems.push_back({fmt::format("{}.{}", path_of(scratch), key), shown(value), list,
-                        nearest.empty() ? "" : fmt::format("{}.{}", path_of(scratch), nearest),
-                        kUnknownKey});
+    problems.push_back({fmt::format("{}.{}", path, key), shown(value), list,
+                        nearest.empty() ? "" : path + "." + nearest, kUnknownKey});
   }
   return problems;
 }
@@ -215,6 +225,11 @@ Json ObjectCodec<T>::read(const T& value) {
     if (!own.is_null()) json[key] = own;
   });
   return json;
+}
+
+template <class T>
+std::vector<Problem> ObjectCodec<T>::faults_within(const Json& json, const FieldRow&) {
+  return object_faults<T>(json, std::string(path_of(T())));
 }
 
 template struct ObjectCodec<Fp8Precision>;
@@ -374,6 +389,65 @@ std::vector<Problem> Codec<GlobalBatch>::faults_within(const Json& json, const F
     }
   }
   return problems;
+}
+
+// ---- optimizer.groups
+
+constexpr std::size_t kMatchMax = 256;
+using OneGroup = ObjectCodec<ParamGroup>;
+
+std::vector<std::string> Codec<ParamGroups>::words(const FieldRow&) { return {}; }
+
+Json Codec<ParamGroups>::schema(const FieldRow& row) {
+  Json group = OneGroup::schema(row);
+  group["required"] = Json::Array{"match"};
+  (*group.find("properties"))["match"]["maxLength"] = static_cast<std::int64_t>(kMatchMax);
+  return Json::Object{{"type", "array"}, {"items", std::move(group)}, {"minItems", 0}};
+}
+
+std::string Codec<ParamGroups>::legal(const FieldRow& row) {
+  return "a list, of each group " + OneGroup::legal(row);
+}
+
+bool Codec<ParamGroups>::assign(const Json& json, const FieldRow& row, ParamGroups& out) {
+  if (!json.is_array()) return false;
+  ParamGroups groups;
+  for (const Json& item : json.as_array()) {
+    if (!OneGroup::assign(item, row, groups.emplace_back())) return false;
+    const std::string& match = groups.back().match;
+    if (match.empty() || match.size() > kMatchMax) return false;
+  }
+  out = std::move(groups);
+  return true;
+}
+
+std::vector<Problem> Codec<ParamGroups>::faults_within(const Json& json, const FieldRow& row) {
+  std::vector<Problem> problems;
+  if (!json.is_array()) return problems;
+  for (std::size_t i = 0; i < json.as_array().size(); ++i) {
+    const Json& item = json.as_array()[i];
+    const std::string path = group_path(i);
+    if (!item.is_object()) {
+      problems.push_back({path, shown(item), OneGroup::legal(row), "", "has no legal form"});
+      continue;
+    }
+    std::vector<Problem> of_one = object_faults<ParamGroup>(item, path);
+    std::move(of_one.begin(), of_one.end(), std::back_inserter(problems));
+    const Json* match = item.find("match");
+    const std::string legal = fmt::format("a part of a name, up to {} letters", kMatchMax);
+    if (match == nullptr) {
+      problems.push_back({path + ".match", "nothing", legal, "", "is required"});
+    } else if (match->is_string() && match->as_string().size() > kMatchMax) {
+      problems.push_back({path + ".match", shown(*match), legal, "", "is too long"});
+    }
+  }
+  return problems;
+}
+
+Json Codec<ParamGroups>::read(const ParamGroups& value) {
+  Json list = Json::array();
+  for (const ParamGroup& group : value) list.push_back(OneGroup::read(group));
+  return list;
 }
 
 // ---- run.resume

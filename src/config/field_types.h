@@ -29,7 +29,7 @@ struct EnumWords<AttentionKind> {
 };
 template <>
 struct EnumWords<OptimizerKind> {
-  static constexpr std::string_view kWords[] = {"adamw"};
+  static constexpr std::string_view kWords[] = {"adamw", "lion"};
 };
 template <>
 struct EnumWords<LrScheduleKind> {
@@ -288,6 +288,16 @@ struct Codec<GlobalBatch> {
   static std::string legal(const FieldRow& row);
   static bool assign(const Json& json, const FieldRow& row, GlobalBatch& out);
   static Json read(const GlobalBatch& value);
+  static std::vector<Problem> faults_within(const Json& json, const FieldRow& row);
+};
+
+template <>
+struct Codec<ParamGroups> {
+  static std::vector<std::string> words(const FieldRow& row);
+  static Json schema(const FieldRow& row);
+  static std::string legal(const FieldRow& row);
+  static bool assign(const Json& json, const FieldRow& row, ParamGroups& out);
+  static Json read(const ParamGroups& value);
   static std::vector<Problem> faults_within(const Json& json, const FieldRow& row);
 };
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "config/param_group.h"
 
 namespace trireme {
 
@@ -216,6 +217,8 @@ struct ModelConfig {
   /// Of a run that trains nothing else (RunConfig::Lora).
   std::optional<AdapterConfig> adapters = {};
   std::int64_t head_adapter_rank = 0;  ///< as LayerConfig::adapters; 0 where the head is tied
+
+  ParamGroups groups = {};  ///< of a run's optimizer: what it declares of the parameters
 
   /// The keys under the family's names, defaults (but token ids) written out; all are kept.
   Json source;

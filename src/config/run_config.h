@@ -23,7 +23,7 @@ enum class CudaGraph : std::uint8_t { kAuto, kOff };
 enum class ResumeKind : std::uint8_t { kAuto, kNever, kMust, kStep, kDirectory };
 enum class SampleOrderKind : std::uint8_t { kShuffled, kMegatron, kSequential };
 enum class AttentionKind : std::uint8_t { kAuto, kOwn, kCudnn };
-enum class OptimizerKind : std::uint8_t { kAdamW };
+enum class OptimizerKind : std::uint8_t { kAdamW, kLion };
 enum class LrScheduleKind : std::uint8_t { kCosine, kLinear, kConstant, kWsd };
 enum class DecayShape : std::uint8_t { kLinear, kSqrt, kCosine };
 enum class ComputePrecision : std::uint8_t { kFp32, kBf16, kFp8 };
@@ -158,11 +158,14 @@ struct RunConfig {
   struct Optimizer {
     OptimizerKind kind = OptimizerKind::kAdamW;
     double lr = 0;
-    std::array<double, 2> betas = {0.9, 0.95};
-    double eps = 1e-8;
+    std::array<double, 2> betas = {0.9, 0.95};  ///< where not written: Lion's are kLionBetas
+    static constexpr std::array<double, 2> kLionBetas = {0.9, 0.99};
+    std::optional<double> eps = 1e-8;  ///< Lion has none
     double weight_decay = 0.1;
     double clip_grad_norm = 1.0;  ///< 0: off
     DType state = DType::kF32;
+    ParamGroups groups;
+    double ema = 0;  ///< decay of averaged weights; 0: none
     friend bool operator==(const Optimizer&, const Optimizer&) = default;
   } optimizer;
 

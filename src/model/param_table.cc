@@ -160,6 +160,20 @@ class Table {
     }
   }
 
+  /// What the optimizer's groups say of those that are trained so far.
+  void apply_groups() {
+    for (ParamMeta& meta : params.metas) {
+      const std::string& name = meta.shares == kNoParam
+                                    ? meta.name
+                                    : params.metas[static_cast<std::size_t>(meta.shares)].name;
+      const ParamGroup* group = meta.trainable ? group_of(config_.groups, name) : nullptr;
+      if (group == nullptr) continue;
+      meta.trainable = group->trainable;
+      meta.lr_scale = group->lr_scale;
+      meta.weight_decay = group->weight_decay;
+    }
+  }
+
   NormParams norm(const std::string& name, std::int64_t size,
                   TensorPartial partial = TensorPartial::kWithTokens) {
     NormParams norm;
@@ -552,6 +566,7 @@ ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange
   if (config.tied_embeddings && embedding != kNoParam && !head_here)
     params.metas[embedding].tied_rank = {2, 0};
   table.freeze_base();
+  table.apply_groups();
   return std::move(table.params);
 }
 

@@ -173,7 +173,10 @@ LayerShape Stage::layer_shape(const ModelConfig& local, const LayerConfig& layer
     return all_in_blocks && std::all_of(local.layers.begin(), local.layers.end(), leaves);
   };
   block.mlp_codes = all(leaves_codes);
-  block.mlp_gradient_codes = all(leaves_gradient_codes) && !local.adapters;
+  // Rows are read where a product has no W.
+  const bool stands_still = std::any_of(local.groups.begin(), local.groups.end(),
+                                        [](const ParamGroup& group) { return !group.trainable; });
+  block.mlp_gradient_codes = all(leaves_gradient_codes) && !local.adapters && !stands_still;
   block.codes_apart =
       in_blocks(shape) && !local.adapters &&
       std::any_of(local.layers.begin(), local.layers.end(), [&](const auto& of) {

@@ -29,11 +29,11 @@ View part_of(const View& view, Slice elements) {
   return view.given() ? view.reshape({view.count()}).rows(elements.begin, elements.size) : view;
 }
 
-AdamWTensor part_of(const AdamWTensor& tensor, Slice rows) {
+UpdateTensor part_of(const UpdateTensor& tensor, Slice rows) {
   const TensorView parameter = as_rows(tensor.parameter);
   const std::int64_t columns = parameter.shape[1];
   const Slice elements{rows.begin * columns, rows.size * columns};
-  AdamWTensor part = tensor;
+  UpdateTensor part = tensor;
   part.parameter = parameter.rows(rows.begin, rows.size);
   part.copy = part_of(tensor.copy, elements);
   part.exp_avg = part_of(tensor.exp_avg, elements);
@@ -75,8 +75,8 @@ std::int64_t BlockMeter::buffer_bytes(const std::vector<ParamMeta>& params,
 
 void BlockMeter::clear() { squares_.assign(squares_.size(), {}); }
 
-void BlockMeter::measure(Context& context, ParamIndex index, const AdamWTensor& tensor,
-                         const std::function<void(const AdamWTensor&)>& update) {
+void BlockMeter::measure(Context& context, ParamIndex index, const UpdateTensor& tensor,
+                         const std::function<void(const UpdateTensor&)>& update) {
   const auto block =
       static_cast<std::size_t>(store_.params()[static_cast<std::size_t>(index)].block);
   BlockSquares& squares = squares_[static_cast<std::size_t>(place_of_[block])];
@@ -88,7 +88,7 @@ void BlockMeter::measure(Context& context, ParamIndex index, const AdamWTensor& 
   squares.elements += counted.size * columns_of(tensor.parameter.shape);
   if (counted.begin > 0) update(part_of(tensor, {0, counted.begin}));
   for (std::int64_t begin = counted.begin; begin < end; begin += step) {
-    const AdamWTensor part = part_of(tensor, {begin, std::min(step, end - begin)});
+    const UpdateTensor part = part_of(tensor, {begin, std::min(step, end - begin)});
     const TensorView value = part.parameter;
     const TensorView old = old_.view().rows(0, value.count()).reshape(value.shape);
     cast(context, old, value);

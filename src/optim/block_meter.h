@@ -9,7 +9,7 @@
 
 #include "base/exact_sum.h"
 #include "base/math.h"
-#include "kernels/adamw/adamw.h"
+#include "kernels/update/update.h"
 #include "store/param_store.h"
 
 namespace trireme {
@@ -34,8 +34,8 @@ class BlockMeter {
   void clear();
   /// `update` changes the rows of `tensor` that it is given: in turn all of the parameter's, with
   /// the bits of one call. On a GPU waits for each piece.
-  void measure(Context& context, ParamIndex index, const AdamWTensor& tensor,
-               const std::function<void(const AdamWTensor&)>& update);
+  void measure(Context& context, ParamIndex index, const UpdateTensor& tensor,
+               const std::function<void(const UpdateTensor&)>& update);
   [[nodiscard]] std::vector<BlockSquares>& squares() { return squares_; }
 
  private:

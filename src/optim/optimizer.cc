@@ -49,80 +49,118 @@ double clip_coefficient(double norm, double limit) {
   return limit <= 0 ? 1 : std::min(1.0, limit / (norm + 1e-6));
 }
 
-StoreContents Optimizer::contents() { return {true, {{"exp_avg"}, {"exp_avg_sq"}}}; }
+namespace {
+
+/// States of the store before the average.
+std::size_t moments_of(OptimizerKind kind) { return kind == OptimizerKind::kLion ? 1 : 2; }
+
+}  // namespace
+
+StoreContents Optimizer::contents(const RunConfig::Optimizer& config) {
+  StoreContents contents{true, {{"exp_avg"}}};
+  if (moments_of(config.kind) > 1) contents.states.push_back({"exp_avg_sq"});
+  if (config.ema > 0) contents.states.push_back({kAverageState});
+  return contents;
+}
+
+double Optimizer::bytes_of_update(const RunConfig::Optimizer& config) {
+  // A gradient is cleared, read for the norm and for the update; values and moments are read and
+  // written.
+  const auto states = static_cast<double>(1 + moments_of(config.kind));
+  return 12 + 8 * states + (config.ema > 0 ? 12 : 0);
+}
 
 Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store)
-    : constants_{config.betas[0], config.betas[1], config.eps} {
+    : config_(config) {
+  const std::size_t moments = moments_of(config.kind);
   for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
     const ParamMeta& param = store.params()[static_cast<std::size_t>(index)];
     if (!store.has_value(index) || !param.trainable || store.value(index).count() == 0) continue;
-    AdamWTensor tensor;
+    UpdateTensor tensor;
     tensor.parameter = store.value(index);
     tensor.copy = store.copy(index);
     tensor.exp_avg = store.optimizer_state(0, index);
-    tensor.exp_avg_sq = store.optimizer_state(1, index);
+    if (moments > 1) tensor.exp_avg_sq = store.optimizer_state(1, index);
     tensor.gradient = store.gradients().owned(index);
     tensor.gradient_slots = store.gradients().slots(index);
-    tensor.weight_decay = param.decay ? config.weight_decay : 0;
+    tensor.weight_decay = param.weight_decay.value_or(param.decay ? config.weight_decay : 0);
+    tensor.lr_scale = param.lr_scale;
     tensors_.push_back(tensor);
     indices_.push_back(index);
+    if (config.ema == 0) continue;
+    averages_.push_back({store.optimizer_state(moments, index), tensor.parameter});
+    averaged_.push_back(index);
   }
 }
 
-AdamWScalars Optimizer::next_scalars(double lr, double gradient_scale) {
-  ++applied_updates_;
-  AdamWScalars scalars;
-  scalars.lr = lr;
-  scalars.bias_correction1 = 1 - std::pow(constants_.beta1, static_cast<double>(applied_updates_));
-  scalars.bias_correction2 = 1 - std::pow(constants_.beta2, static_cast<double>(applied_updates_));
-  scalars.gradient_scale = static_cast<float>(gradient_scale);
-  return scalars;
+void Optimizer::update(Context& context, std::span<const UpdateTensor> tensors, double lr,
+                       double gradient_scale) const {
+  const auto [beta1, beta2] = config_.betas;
+  const auto scale = static_cast<float>(gradient_scale);
+  if (config_.kind == OptimizerKind::kLion)
+    return lion_update(context, tensors, {beta1, beta2}, lr, scale);
+  const auto t = static_cast<double>(applied_updates_);
+  adamw_update(context, tensors, {beta1, beta2, config_.eps.value_or(0)},
+               {lr, 1 - std::pow(beta1, t), 1 - std::pow(beta2, t), scale});
 }
 
 void Optimizer::step(Context& context, double lr, double gradient_scale, Undo undo) {
   const bool keeps = undo == Undo::kPossible;
   if (keeps) kept_updates_ = applied_updates_;
-  const AdamWScalars scalars = next_scalars(lr, gradient_scale);
-  adamw_update(context, keeps ? undoable_ : tensors_, constants_, scalars);
+  ++applied_updates_;
+  update(context, keeps ? undoable_ : tensors_, lr, gradient_scale);
 }
 
 void Optimizer::step(Context& context, double lr, double gradient_scale, BlockMeter& meter) {
-  const AdamWScalars scalars = next_scalars(lr, gradient_scale);
+  ++applied_updates_;
   meter.clear();
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    meter.measure(context, indices_[i], tensors_[i], [&](const AdamWTensor& rows) {
-      adamw_update(context, {&rows, 1}, constants_, scalars);
+    meter.measure(context, indices_[i], tensors_[i], [&](const UpdateTensor& rows) {
+      update(context, {&rows, 1}, lr, gradient_scale);
     });
   }
 }
 
+void Optimizer::average(Context& context) {
+  if (!averages_.empty()) average_update(context, averages_, config_.ema);
+}
+
+void Optimizer::begin_averages(Context& context, const std::function<bool(ParamIndex)>& of) {
+  for (std::size_t i = 0; i < averages_.size(); ++i) {
+    if (of(averaged_[i])) cast(context, averages_[i].average, averages_[i].parameter);
+  }
+}
+
 void Optimizer::allow_undo(const ParamStore& store, Device device) {
-  const std::int64_t bytes = undo_bytes(store.params(), store.gradients().layout());
+  const std::int64_t bytes = undo_bytes(config_, store.params(), store.gradients().layout());
   if (bytes == 0) return;
   kept_ = Buffer(DType::kF32, {bytes / static_cast<std::int64_t>(sizeof(float))}, device);
   undoable_ = tensors_;
+  const auto states = static_cast<std::int64_t>(1 + moments_of(config_.kind));
   std::int64_t begin = 0;
-  for (AdamWTensor& tensor : undoable_) {
-    const std::int64_t count = 3 * tensor.parameter.count();
+  for (UpdateTensor& tensor : undoable_) {
+    const std::int64_t count = states * tensor.parameter.count();
     tensor.kept = kept_.view().rows(begin, count);
     begin += count;
   }
 }
 
-std::int64_t Optimizer::undo_bytes(const std::vector<ParamMeta>& params,
+std::int64_t Optimizer::undo_bytes(const RunConfig::Optimizer& config,
+                                   const std::vector<ParamMeta>& params,
                                    const StoreLayout& layout) {
   std::int64_t count = 0;
   for (ParamIndex i = 0; i < static_cast<int>(params.size()); ++i) {
     if (params[static_cast<std::size_t>(i)].shares == kNoParam)
-      count += 3 * layout.owned_shape(i).count();
+      count += layout.owned_shape(i).count();
   }
-  return count * static_cast<std::int64_t>(sizeof(float));
+  return count * static_cast<std::int64_t>((1 + moments_of(config.kind)) * sizeof(float));
 }
 
 void Optimizer::undo(Context& context) {
-  for (const AdamWTensor& tensor : undoable_) {
+  for (const UpdateTensor& tensor : undoable_) {
     std::int64_t begin = 0;
     for (const TensorView& state : {tensor.parameter, tensor.exp_avg, tensor.exp_avg_sq}) {
+      if (!state.given()) continue;
       cast(context, state, tensor.kept.rows(begin, state.count()).reshape(state.shape));
       begin += state.count();
     }

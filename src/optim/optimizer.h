@@ -1,13 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "base/exact_sum.h"
 #include "comm/communicator.h"
 #include "config/run_config.h"
-#include "kernels/adamw/adamw.h"
+#include "kernels/update/update.h"
 #include "optim/block_meter.h"
 #include "store/param_store.h"
 
@@ -24,11 +25,14 @@ std::string first_non_finite_gradient(Context& context, const ParamStore& store,
 /// PyTorch's clip_grad_norm_: min(1, limit / (norm + 1e-6)); 1 where limit is 0.
 double clip_coefficient(double norm, double limit);
 
-/// AdamW over the rows that a store owns.
+/// The updates of optimizer.kind over the rows that a store owns, and the averages of
+/// optimizer.ema.
 class Optimizer {
  public:
   /// What a store must hold for it.
-  static StoreContents contents();
+  static StoreContents contents(const RunConfig::Optimizer& config);
+  /// Bytes of memory that an update reads and writes for each element, its norm included.
+  static double bytes_of_update(const RunConfig::Optimizer& config);
   Optimizer(const RunConfig::Optimizer& config, const ParamStore& store);
   /// One update with gradients * `gradient_scale`; rounds the bf16 copies on the way. With
   /// Undo::kPossible what it changes is copied on the way too; after allow_undo.
@@ -40,21 +44,30 @@ class Optimizer {
 
   /// Takes the memory of copies.
   void allow_undo(const ParamStore& store, Device device);
-  static std::int64_t undo_bytes(const std::vector<ParamMeta>& params, const StoreLayout& layout);
+  static std::int64_t undo_bytes(const RunConfig::Optimizer& config,
+                                 const std::vector<ParamMeta>& params, const StoreLayout& layout);
   /// Back to before the last step that can be undone, in all bits. The bf16 copies are left stale.
   void undo(Context& context);
+
+  /// Behind a step that stays: the averages take the weights in. Nothing without optimizer.ema.
+  void average(Context& context);
+  /// The averages of these parameters begin, with the weights.
+  void begin_averages(Context& context, const std::function<bool(ParamIndex)>& of);
 
   /// Updates applied so far: AdamW's t. Saved and restored with a checkpoint.
   [[nodiscard]] std::int64_t applied_updates() const { return applied_updates_; }
   void set_applied_updates(std::int64_t count) { applied_updates_ = count; }
 
  private:
-  /// Of one update more.
-  AdamWScalars next_scalars(double lr, double gradient_scale);
+  /// Of so many updates as there are now.
+  void update(Context& context, std::span<const UpdateTensor> tensors, double lr,
+              double gradient_scale) const;
 
-  AdamWConstants constants_;
-  std::vector<AdamWTensor> tensors_, undoable_;  // the same, with places in kept_
-  std::vector<ParamIndex> indices_;              // of each of tensors_
+  RunConfig::Optimizer config_;
+  std::vector<UpdateTensor> tensors_, undoable_;  // the same, with places in kept_
+  std::vector<ParamIndex> indices_;               // of each of tensors_
+  std::vector<AveragedTensor> averages_;
+  std::vector<ParamIndex> averaged_;  // whose they are
   std::int64_t applied_updates_ = 0;
   Buffer kept_;
   std::int64_t kept_updates_ = 0;  ///< applied_updates_ of then

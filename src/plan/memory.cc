@@ -218,6 +218,7 @@ MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, St
   request.speculative_step = config.parallel.speculative_step;
   request.log_blocks = config.log.blocks;
   request.nccl_max_ctas = config.parallel.nccl_max_ctas;
+  request.optimizer = config.optimizer;
   if (purpose != StagePurpose::kEvaluation)
     request.saving_max = saving_memory_max(config.checkpoint);
   if (purpose != StagePurpose::kEvaluation) request.sample_tokens = run.sample_tokens;
@@ -265,7 +266,8 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   const ParamDistribution& distribution = request.part.store;
   const StoreLayout layout(params, distribution),
       gradients(params, distribution, StoreLayout::Of::kGradients);
-  const StoreContents contents = training ? Optimizer::contents() : StoreContents{};
+  const StoreContents contents =
+      training ? Optimizer::contents(request.optimizer) : StoreContents{};
   const auto store = ParamStore::bytes_of(params, request.compute, contents, distribution);
   StageShape shape = request.part.stage(request.passes.micro, request.sequence_length,
                                         request.recompute, request.device);
@@ -308,7 +310,8 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
         PartialGradients::bytes_of(params, gradients, of, request.part.cut.sequence_parallel);
   }
   if (request.log_blocks) memory.buffers += BlockMeter::buffer_bytes(params, gradients);
-  if (request.speculative_step) memory.undo = Optimizer::undo_bytes(params, gradients);
+  if (request.speculative_step)
+    memory.undo = Optimizer::undo_bytes(request.optimizer, params, gradients);
   if (request.saving_max == 0) return memory;
   const State saved = state_boxes(params, contents.states, distribution);
   memory.saving = std::min(staged_bytes_max(saved), request.saving_max);
@@ -321,12 +324,13 @@ std::int64_t saving_memory_max(const RunConfig::Checkpoint& config) {
   return config.async ? std::numeric_limits<std::int64_t>::max() : 2 * kShardBytesMax;
 }
 
-std::int64_t checkpoint_bytes(const ModelConfig& model) {
-  std::int64_t bytes = sizeof(float);
-  for (const OptimizerState& state : Optimizer::contents().states)
-    bytes += static_cast<std::int64_t>(size_of(state.dtype));
-  const ParameterCount count = count_parameters(model);
-  return bytes * (model.adapters ? count.trained : count.total);
+std::int64_t checkpoint_bytes(const RunConfig& config) {
+  std::int64_t of_states = 0;
+  for (const OptimizerState& state : Optimizer::contents(config.optimizer).states)
+    of_states += static_cast<std::int64_t>(size_of(state.dtype));
+  const ParameterCount count = count_parameters(config.model);
+  const auto value = static_cast<std::int64_t>(sizeof(float));
+  return value * (config.model.adapters ? count.trained : count.total) + of_states * count.trained;
 }
 
 }  // namespace trireme

@@ -20,7 +20,7 @@ namespace trireme {
 struct RankMemory {
   std::int64_t parameters = 0;  ///< fp32 values and, in bf16, their rounded copies
   std::int64_t gradients = 0;   ///< fp32, two accumulators of a tied weight
-  std::int64_t optimizer = 0;   ///< two moments
+  std::int64_t optimizer = 0;   ///< moments, and averages of weights
   std::int64_t activations =
       0;  ///< of the micro-batches in flight, with gradients of activations and logits
   /// A copy of what an update changes, for parallel.speculative_step.
@@ -60,6 +60,7 @@ struct MemoryRequest {
   bool speculative_step = false;
   bool log_blocks = false;
   std::int64_t nccl_max_ctas = 0;
+  RunConfig::Optimizer optimizer = {};
 };
 RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& request);
 /// Bytes of the largest operand that each channel of a rank sums; 0: none.
@@ -85,7 +86,8 @@ MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, St
 /// else any amount if training goes on meanwhile, or what a waiting save needs.
 std::int64_t saving_memory_max(const RunConfig::Checkpoint& config);
 
-/// Payload of one checkpoint: every parameter in fp32 with its two moments, stored once.
-std::int64_t checkpoint_bytes(const ModelConfig& model);
+/// Payload of one checkpoint: every parameter in fp32 and, of those that are trained, what the
+/// optimizer keeps, stored once.
+std::int64_t checkpoint_bytes(const RunConfig& config);
 
 }  // namespace trireme

@@ -9,6 +9,7 @@
 #include "kernels/attention/attention_backend.h"
 #include "model/model_limits.h"
 #include "pipeline/schedules/schedules.h"
+#include "plan/group_rules.h"
 #include "plan/mesh_rules.h"
 #include "plan/zero_group.h"
 
@@ -113,6 +114,8 @@ class Resolver {
     if (result.steps > 0 && clean({"lr_schedule"})) check_schedule(result.steps);
     if (result.steps > 0) check_trace(result.steps);
     if (config_.has_model() && clean({"data", "model"})) check_model();
+    if (config_.has_model() && clean({"optimizer", "lora", "model"}))
+      check_groups(config_, problems_);
     if (clean({"model_backend", "parallel", "data", "model", "precision"})) check_attention();
     if (data && config_.has_model() && result.fp8 && clean({"parallel", "model", "precision"}))
       check_fp8(*result.fp8);

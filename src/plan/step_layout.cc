@@ -1,5 +1,6 @@
 #include "plan/step_layout.h"
 
+#include "optim/optimizer.h"
 #include "plan/rank_part.h"
 
 namespace trireme {
@@ -26,6 +27,7 @@ StepLayout step_layout(const RunConfig& config, const ResolvedRun& run) {
   layout.dispatch = config.moe.dispatch;
   layout.sums = run.sums;
   layout.wire = config.precision.wire;
+  layout.update_bytes = Optimizer::bytes_of_update(config.optimizer);
   // Hosts take part where tokens travel to experts or an auxiliary loss counts them.
   const bool host_counts = layout.expert_ranks() > 1 ||
                            (config.balance() == MoeBalance::kAux && config.aux_coefficient() != 0);

@@ -133,7 +133,7 @@ class DataAxis {
   }
   /// Passes of norm and update over what the rank owns, and the norm's sum over all ranks.
   [[nodiscard]] double update(const PartSize& size) const {
-    const double read = layout_.compute == DType::kF32 ? 36 : 38;  // weights, gradients, moments
+    const double read = layout_.update_bytes + (layout_.compute == DType::kF32 ? 0 : 2);
     const double each = cluster_.program ? cluster_.program->optimizer_bytes : read;
     const double owned = size.dense / real(groups_[0].shards.ranks()) +
                          size.experts / real(groups_[1].shards.ranks());

@@ -381,6 +381,12 @@ namespace {
 
 enum class Of : std::uint8_t { kSaved, kBase };
 
+std::string name_in_state(const ParamMeta& param, const OptimizerState* state) {
+  if (state == nullptr) return "parameters/" + param.name;
+  if (state->name == kAverageState) return fmt::format("{}/{}", kAverageState, param.name);
+  return fmt::format("optimizer/{}/{}", param.name, state->name);
+}
+
 /// `data_of(slot, index)`: the owned rows or null; slot -1: of values, else of that state.
 template <class LayoutOf, class DataOf>
 State state_of(const std::vector<ParamMeta>& params, const std::vector<OptimizerState>& states,
@@ -401,9 +407,7 @@ State state_of(const std::vector<ParamMeta>& params, const std::vector<Optimizer
         rows_of_parts(local_parts(param.shape, param.cut, ranks.tensor), layout.owned(index));
     for (const CutPart& part : parts) {
       StateTensor tensor;
-      tensor.name = of_optimizer == nullptr
-                        ? "parameters/" + param.name
-                        : fmt::format("optimizer/{}/{}", param.name, of_optimizer->name);
+      tensor.name = name_in_state(param, of_optimizer);
       tensor.dtype = of_optimizer == nullptr ? DType::kF32 : of_optimizer->dtype;
       tensor.global_shape = param.shape;
       tensor.box = part.box;

@@ -32,9 +32,12 @@
 
 namespace trireme {
 
+/// The name of averaged weights.
+inline constexpr const char* kAverageState = "ema";
+
 /// A value of the optimizer for each element: declared by it, held, sharded and saved by the store.
 struct OptimizerState {
-  std::string name;  ///< of the checkpoint: "optimizer/PARAMETER/NAME"
+  std::string name;  ///< of the checkpoint: "optimizer/PARAMETER/NAME", or "ema/PARAMETER"
   DType dtype = DType::kF32;
 };
 
@@ -151,8 +154,8 @@ class ParamStore {
   [[nodiscard]] TensorView largest() const { return largest_.view(); }
   [[nodiscard]] TensorView scales() const { return scales_.view(); }
 
-  /// "parameters/NAME", and "optimizer/NAME/STATE" of each state: the boxes that this rank owns, of
-  /// all but the base.
+  /// "parameters/NAME", and "optimizer/NAME/STATE" or "ema/NAME" of each state: the boxes that this
+  /// rank owns, of all but the base; states of what is trained.
   [[nodiscard]] State state() const;
   /// "parameters/NAME" in fp32 of the base (ParamMeta::base): the boxes of this rank's rows, in
   /// memory that `rows_of` names.

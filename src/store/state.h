@@ -12,7 +12,7 @@ namespace trireme {
 
 /// A shard of a global tensor that this rank holds.
 struct StateTensor {
-  std::string name;  ///< "parameters/NAME", "optimizer/NAME/exp_avg", "optimizer/NAME/exp_avg_sq"
+  std::string name;  ///< "parameters/NAME", "optimizer/NAME/exp_avg", "ema/NAME"
   DType dtype = DType::kF32;
   Shape global_shape;
   Box box;

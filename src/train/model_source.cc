@@ -99,12 +99,12 @@ void check_base_path(const std::filesystem::path& path, const std::filesystem::p
 }  // namespace
 
 ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world,
-                         const std::filesystem::path& base)
-    : ModelSource(path, world, base, 0) {}
+                         const std::filesystem::path& base, WeightSet set)
+    : ModelSource(path, world, base, set, 0) {}
 
 ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world,
-                         const std::filesystem::path& base, int depth)
-    : path_(path), checkpoint_(looks_like_checkpoint(path)) {
+                         const std::filesystem::path& base, WeightSet set, int depth)
+    : path_(path), set_(set), checkpoint_(looks_like_checkpoint(path)) {
   if (checkpoint_) {
     read_checkpoint(path, world);
   } else {
@@ -122,6 +122,10 @@ ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world,
 }
 
 void ModelSource::read_folder() {
+  if (set_ == WeightSet::kAveraged) {
+    throw ConfigError("--ema: {} is no checkpoint of a run, and holds no averages. Leave --ema out",
+                      path_.string());
+  }
   if (!is_there(path_)) {
     throw DataError("{}. Give a checkpoint, a run's folder or a Hugging Face directory",
                     missing_model_text(path_));
@@ -145,6 +149,7 @@ void ModelSource::read_checkpoint(const std::filesystem::path& path, Communicato
   path_ = resolve_checkpoint_argument(path, world);
   const Manifest manifest = read_manifest(path_, world);
   run_together(world, [&] {
+    require_weights(manifest, path_, set_);
     std::vector<Problem> problems;
     std::vector<std::string> notes;
     model_ = read_model(manifest.model, problems, notes);
@@ -159,7 +164,7 @@ void ModelSource::read_checkpoint(const std::filesystem::path& path, Communicato
 void ModelSource::take_base(Communicator& world, const std::filesystem::path& base, int depth) {
   const std::filesystem::path where = base.empty() ? std::filesystem::path(adapters_->base) : base;
   run_together(world, [&] { check_base_path(path_, where, depth); });
-  base_.reset(new ModelSource(where, world, {}, depth + 1));
+  base_.reset(new ModelSource(where, world, {}, WeightSet::kLast, depth + 1));
   run_together(world, [&] {
     if (checkpoint_) {
       const std::string difference =
@@ -184,12 +189,22 @@ void ModelSource::check_base_files(Communicator& world) const {
   if (base_) check_base(adapters_->base_hashes, base_->path(), world);
 }
 
-void ModelSource::load_part(State& state, Communicator& world) const {
-  expect(!base_, "a part of merged weights");
-  if (checkpoint_) {
-    load_state(path_, state, world, LoadScope::kSome);
+void ModelSource::load_own(State& state, Communicator& world, LoadScope scope) const {
+  if (set_ == WeightSet::kLast) {
+    load_state(path_, state, world, scope);
     return;
   }
+  constexpr std::string_view kPrefix = "parameters/";
+  const Manifest manifest = read_manifest(path_, world);
+  State averaged = state;
+  for (StateTensor& tensor : averaged.tensors)
+    tensor.name = stored_name(manifest, tensor.name.substr(kPrefix.size()), set_);
+  load_state(path_, averaged, world, LoadScope::kSome);
+}
+
+void ModelSource::load_part(State& state, Communicator& world) const {
+  expect(!base_, "a part of merged weights");
+  if (checkpoint_) return load_own(state, world, LoadScope::kSome);
   std::set<std::string> all;
   for (const ParamMeta& param : declare_params(model_).metas)
     if (param.shares == kNoParam) all.insert(param.name);
@@ -205,11 +220,11 @@ void ModelSource::load(State& state, Communicator& world) const {
         adapted_model_, state,
         [&](State& adapters) {
           if (!checkpoint_) return import_adapter(path_, adapted_model_, adapters, world);
-          load_state(path_, adapters, world, LoadScope::kParameters);
+          load_own(adapters, world, LoadScope::kParameters);
         },
         world);
   } else if (checkpoint_) {
-    load_state(path_, state, world, LoadScope::kParameters);
+    load_own(state, world, LoadScope::kParameters);
   } else {
     import_weights(path_, state, world);
   }

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "checkpoint/adapter_config.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/weight_set.h"
 #include "comm/communicator.h"
 #include "config/model_config.h"
 #include "store/state.h"
@@ -20,10 +22,10 @@ class ModelSource {
  public:
   /// A step folder, a folder of checkpoints, a run (the newest that verifies), a Hugging Face
   /// directory, or a folder of peft's. `base`: where the weights are that adapters stand beside;
-  /// empty: where the adapters say. Throws DataError, ConfigError for a model that is not trained.
-  /// Collective.
+  /// empty: where the adapters say. `set`: of a checkpoint's weights, not its base's. Throws
+  /// DataError, ConfigError for a model that is not trained. Collective.
   ModelSource(const std::filesystem::path& path, Communicator& world,
-              const std::filesystem::path& base = {});
+              const std::filesystem::path& base = {}, WeightSet set = WeightSet::kLast);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] const ModelConfig& model() const { return model_; }
@@ -54,12 +56,15 @@ class ModelSource {
  private:
   /// `depth`: how many adapters stand upon it.
   ModelSource(const std::filesystem::path& path, Communicator& world,
-              const std::filesystem::path& base, int depth);
+              const std::filesystem::path& base, WeightSet set, int depth);
+  /// Of the checkpoint's own parameters, all or some.
+  void load_own(State& state, Communicator& world, LoadScope scope) const;
   void read_checkpoint(const std::filesystem::path& path, Communicator& world);
   void read_folder();
   void take_base(Communicator& world, const std::filesystem::path& base, int depth);
 
   std::filesystem::path path_;
+  WeightSet set_;
   bool checkpoint_ = false;
   ModelConfig model_;
   std::vector<std::int64_t> end_tokens_;

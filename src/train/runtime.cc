@@ -158,7 +158,8 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
                 sums_on_gpu(config, run, options.purpose, replica.rank())}),
       params(part.declare(model)),
       store(params.metas, run.compute,
-            options.purpose == StagePurpose::kEvaluation ? StoreContents{} : Optimizer::contents(),
+            options.purpose == StagePurpose::kEvaluation ? StoreContents{}
+                                                         : Optimizer::contents(config.optimizer),
             options.device, part.store),
       stage(context, model, params, store,
             part.stage(run.passes.micro, config.data.sequence_length, config.parallel.recompute,

@@ -1,6 +1,7 @@
 #include "train/start_point.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <limits>
 
@@ -229,11 +230,46 @@ bool read_or_choose_next(StartPoint& start, const PreparedRun& prepared, Communi
   return false;
 }
 
+/// optimizer.kind of the run that saved.
+std::string saved_kind(const Manifest& manifest) {
+  const Json* at = &manifest.scalars;
+  for (const char* key : {"config", "optimizer", "kind"}) {
+    at = at->is_object() ? at->find(key) : nullptr;
+    if (at == nullptr) return "adamw";  // tests and earlier versions say nothing
+  }
+  return at->is_string() ? at->as_string() : "";
+}
+
+/// Takes out of a state, leaving zeros, what begins anew: the moments of another optimizer, and
+/// what the checkpoint does not have, since it was not trained or averaged then.
+void clear_unsaved(State& state, const Manifest& manifest, bool same_kind) {
+  std::erase_if(state.tensors, [&](const StateTensor& tensor) {
+    const bool is_moment = tensor.name.starts_with("optimizer/");
+    const bool saved = manifest.find(tensor.name) != nullptr && (same_kind || !is_moment);
+    if (saved || tensor.name.starts_with("parameters/")) return false;
+    std::memset(tensor.data, 0,
+                static_cast<std::size_t>(tensor.box.shape.count()) * size_of(tensor.dtype));
+    return true;
+  });
+}
+
 void load_checkpoint(Runtime& runtime, const std::filesystem::path& folder) {
+  const Manifest manifest = read_manifest(folder, runtime.replica());
+  const std::string before = saved_kind(manifest),
+                    now = find_field("optimizer.kind")->read(runtime.config).as_string();
   HostState host(runtime.context, runtime.store.state());
-  const Manifest manifest = load_state(folder, host.state(), runtime.replica());
-  runtime.optimizer->set_applied_updates(integer_of(manifest.scalars, "applied_updates"));
+  clear_unsaved(host.state(), manifest, before == now);
+  load_state(folder, host.state(), runtime.replica());
   host.store();
+  if (before != now && runtime.replica().rank() == 0)
+    log_info("moments begin anew: those of {} are another optimizer's, {}", folder.string(),
+             before);
+  runtime.optimizer->set_applied_updates(
+      before == now ? integer_of(manifest.scalars, "applied_updates") : 0);
+  runtime.optimizer->begin_averages(runtime.context, [&](ParamIndex index) {
+    const std::string& name = runtime.store.params()[static_cast<std::size_t>(index)].name;
+    return manifest.find(fmt::format("{}/{}", kAverageState, name)) == nullptr;
+  });
 }
 
 /// What adapters stand beside, whether they begin or go on: those of `checkpoint`. What is saved of
@@ -344,6 +380,8 @@ StartPoint load_start(Runtime& runtime, const PreparedRun& prepared, StartPoint 
     runtime.stage.begin_magnitudes();
     runtime.weights_changed(Runtime::Copies::kStale);
   }
+  if (start.checkpoint.empty())
+    runtime.optimizer->begin_averages(runtime.context, [](ParamIndex) { return true; });
   find_best(prepared, runtime.replica(), start.progress);
   return start;
 }

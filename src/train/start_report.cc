@@ -80,8 +80,9 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
   };
   log_info("{} with {} parameters{}, computing in {}", name_of(config.model.family),
            shown(count.total),
-           config.model.adapters
-               ? fmt::format(", of which {} in adapters are trained", shown(count.trained))
+           config.model.adapters || !config.model.groups.empty()
+               ? fmt::format(", of which {}{} are trained", shown(count.trained),
+                             config.model.adapters ? " in adapters" : "")
                : "",
            precision_text(prepared.run));
   log_info_text(batch_text(batch) + memory_text(items, available) +

@@ -100,6 +100,7 @@ void Step::update(double lr, double norm, const ExpertReport* experts, BlockMete
   } else {
     runtime_.optimizer->step(runtime_.context, lr, clip);
   }
+  runtime_.optimizer->average(runtime_.context);
   if (experts != nullptr && runtime_.router_bias)
     runtime_.router_bias->update(runtime_.context, experts->tokens);
   runtime_.weights_changed(Runtime::Copies::kFresh);
@@ -109,6 +110,11 @@ void Step::update_ahead(double lr) {
   const Span span(runtime_.trace, Phase::kOptimizer);
   runtime_.optimizer->step(runtime_.context, lr, 1, Optimizer::Undo::kPossible);
   runtime_.weights_changed(Runtime::Copies::kFresh);
+}
+
+void Step::keep_update() {
+  const Span span(runtime_.trace, Phase::kOptimizer);
+  runtime_.optimizer->average(runtime_.context);
 }
 
 void Step::take_back() {

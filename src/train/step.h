@@ -31,8 +31,10 @@ class Step {
   /// `meter` learns what the update does.
   void update(double lr, double norm, const ExpertReport* experts = nullptr,
               BlockMeter* meter = nullptr);
-  /// Updates as if there were nothing to clip; then take_back() makes that undone.
+  /// Updates as if there were nothing to clip; then keep_update() ends the step, or take_back()
+  /// makes that undone.
   void update_ahead(double lr);
+  void keep_update();
   void take_back();
 
   /// After a step whose loss or gradient is not finite: recomputes this rank's part and names what

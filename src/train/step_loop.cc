@@ -187,7 +187,7 @@ void StepLoop::update_or_skip() {
 CommittedStep StepLoop::commit() {
   now_.lr = learning_rate_of_step();
   now_.step = ++committed_;
-  ahead_ = false;
+  if (std::exchange(ahead_, false)) step_.keep_update();
   return std::exchange(now_, {});
 }
 

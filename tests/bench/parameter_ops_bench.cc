@@ -2,12 +2,12 @@
 // of the largest that a layer has.
 
 #include "bench/op_bench.h"
-#include "kernels/adamw/adamw.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/grad_norm/grad_norm.h"
 #include "kernels/nf4/nf4.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/shards/shards.h"
+#include "kernels/update/update.h"
 
 namespace trireme::bench {
 namespace {
@@ -24,9 +24,9 @@ std::function<void(Context&)> adamw_of(Operands& operands) {
                                  {2 * size.ffn, size.hidden},
                                  {size.hidden, size.ffn}});
   }
-  std::vector<AdamWTensor> tensors;
+  std::vector<UpdateTensor> tensors;
   for (const Shape& shape : shapes) {
-    AdamWTensor tensor;
+    UpdateTensor tensor;
     tensor.parameter = operands.f32(shape);
     if (operands.type == DType::kBF16) tensor.copy = operands.typed(shape);
     tensor.exp_avg = operands.f32(shape);

@@ -63,7 +63,7 @@ class Job {
     const RankPart part =
         part_of_rank(config_, run_, static_cast<int>(rank), StagePurpose::kTraining);
     const State boxes =
-        state_boxes(part.declare(config_.model).metas, Optimizer::contents().states, part.store);
+        state_boxes(part.declare(config_.model).metas, Optimizer::contents({}).states, part.store);
     TestState state;
     for (const StateTensor& tensor : boxes.tensors) {
       Shape shape = tensor.global_shape;

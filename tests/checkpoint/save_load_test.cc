@@ -89,6 +89,24 @@ TEST_P(SaveLoad, reads_any_box_of_what_was_saved_whole) {
   EXPECT_EQ(part.first_difference(1), "");
 }
 
+TEST_P(SaveLoad, what_a_run_does_not_keep_any_more_is_left_alone_and_what_it_lacks_is_named) {
+  ASSERT_EQ(save(3).error, "");
+  auto& tensors = tensors_.state().tensors;
+  tensors_.clear();
+  std::erase_if(tensors, [](const StateTensor& tensor) {
+    return tensor.name == "optimizer/embed.weight/exp_avg_sq";
+  });
+  load_state(directory_ / "step-00000003", tensors_.state(), *world_);
+  EXPECT_EQ(tensors_.first_difference(1), "");
+  tensors_.add_whole("ema/norm.weight", Shape{24});
+  try {
+    load_state(directory_ / "step-00000003", tensors_.state(), *world_);
+    FAIL() << "averages that nobody has saved";
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("Missing: ema/norm.weight."), std::string::npos);
+  }
+}
+
 TEST_P(SaveLoad, names_tensors_that_are_missing_or_left_over) {
   ASSERT_EQ(save(3).error, "");
   TestState other;

@@ -115,6 +115,11 @@ bool accepts(const Json& schema, const Json& value) {
     if (!value.is_object()) return false;
     if (const Json* known = schema.find("properties")) {  // and no others
       EXPECT_EQ(at(schema, "additionalProperties"), Json(false));
+      if (const Json* needed = schema.find("required")) {
+        for (const Json& key : needed->as_array()) {
+          if (value.find(key.as_string()) == nullptr) return false;
+        }
+      }
       return std::all_of(value.as_object().begin(), value.as_object().end(),
                          [&](const auto& member) {
                            const Json* of = known->find(member.first);

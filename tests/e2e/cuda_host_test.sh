@@ -73,6 +73,19 @@ for key in logit_z_loss noise_scale; do
   check "stability: $key" awk -v a="$(figure gpu-stable-auto $key | tail -n 1)" -v b="$(figure cpu-stable $key | tail -n 1)" \
     'BEGIN { exit !(a > 0 && a < 1.1 * b && b < 1.1 * a) }'
 done
+# Another optimizer, averages, parameters that stand still: the same step from equal gradients; the same bits twice.
+optimizers=("${short[@]}" --set optimizer.kind=lion --set optimizer.lr=0.0003 --set optimizer.ema=0.9 --set precision.compute=bf16
+  --set 'optimizer.groups=[{"match":"embed_tokens","trainable":false},{"match":"norm","trainable":false},{"match":"mlp","lr_scale":0.5}]')
+on cpu base.json "${optimizers[@]}" --set run.directory=cpu-optimizers
+for directory in gpu-optimizers gpu-optimizers-again; do
+  on cuda-host base.json "${optimizers[@]}" --set run.directory=$directory
+  ends_with "lion and groups, cuda-host" 0
+done
+close "lion and groups: losses" gpu-optimizers cpu-optimizers 4e-3
+same_run "lion and groups: the same bits twice" gpu-optimizers 5 gpu-optimizers-again
+binary=$cpu
+train evaluate --checkpoint gpu-optimizers --data toy --sequence-length 32 --batches 2 --ema
+ends_with "averages of a GPU's run" 0
 
 # Products in fp8: a CPU has the same codes where bf16 values are the same. Sizes are no multiples of 128; a step is recorded.
 # In one run their kernels are measured, which a host has two of where SwiGLU follows, and for inputs' gradients.

@@ -83,7 +83,7 @@ same_file() { cmp -s "$1" "$2"; }
 steps_of() {
   sed -n 's/^{"kind":"step",\("step":.*"consumed_tokens":[0-9]*\),.*/\1/p' "$1/metrics.jsonl"
 }
-tensors_of() { sed -n '/^ "tensors"/,$p' "$1/manifest.json" | grep -E '"((optimizer|parameters)/|xxh3_128)|^   "shape"'; }
+tensors_of() { sed -n '/^ "tensors"/,$p' "$1/manifest.json" | grep -E '"((ema|optimizer|parameters)/|xxh3_128)|^   "shape"'; }
 folder_of() { printf '%s/checkpoints/step-%08d' "$1" "$2"; }
 # same_run WHAT RUN STEP EXPECTED_RUN: equal step lines to STEP and equal tensors in the checkpoint of STEP.
 same_run() {

@@ -5,7 +5,6 @@
 
 #include "base/op_trace.h"
 #include "kernels/activation_codes/activation_codes.h"
-#include "kernels/adamw/adamw.h"
 #include "kernels/attention/attention.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/dropout/dropout.h"
@@ -28,6 +27,7 @@
 #include "kernels/router/router.h"
 #include "kernels/shards/shards.h"
 #include "kernels/support/op_test.h"
+#include "kernels/update/update.h"
 #include "tensor/heads_view.h"
 
 namespace trireme {
@@ -444,10 +444,16 @@ TEST_F(OpWorkTest, weights_and_gradients_move_once) {
   grad_norm_accumulate(context_, sum, gradients);
   expect_work("grad_norm", 0, 4 * (kT * kC + 3));
 
-  const AdamWTensor tensors[] = {{a, {}, f32({kT, kC}), f32({kT, kC}), b, 0},
-                                 {f32({3}), bf16({3}), f32({3}), f32({3}), f32({3}), 0}};
+  const UpdateTensor tensors[] = {{a, {}, f32({kT, kC}), f32({kT, kC}), b, 0},
+                                  {f32({3}), bf16({3}), f32({3}), f32({3}), f32({3}), 0}};
   adamw_update(context_, tensors, {}, {1e-3, 0.1, 0.05, 1});
   expect_work("adamw_update", 0, 7 * 4 * kT * kC + 3 * (7 * 4 + 2));
+  const UpdateTensor of_lion[] = {{a, {}, f32({kT, kC}), {}, b, 0}};
+  lion_update(context_, of_lion, {}, 1e-3, 1);
+  expect_work("lion_update", 0, 5 * 4 * kT * kC);
+  const AveragedTensor averages[] = {{a, b}};
+  average_update(context_, averages, 0.5);
+  expect_work("average_update", 0, 3 * 4 * kT * kC);
 }
 
 TEST_F(OpWorkTest, fp8_moves_codes_and_scales_once) {

@@ -44,6 +44,23 @@ TEST(Flops, of_a_layers_experts_those_count_that_a_token_has_chosen) {
   EXPECT_EQ(count.multiplying, dense.multiplying + 2 * 3 * 24);
 }
 
+TEST(Flops, weights_that_stand_still_count_four_times) {
+  ModelConfig config = small_model();
+  const ParameterCount whole = count_parameters(config);
+  config.groups = {{"mlp", 1, std::nullopt, false}, {"embed", 1, std::nullopt, false}};
+  const ParameterCount count = count_parameters(config);
+  std::int64_t still = 0, all = 0;
+  for (const ParamMeta& meta : declare_params(config).metas) {
+    if (!meta.trainable) all += meta.shape.count();
+    if (!meta.trainable && meta.name.find("mlp") != std::string::npos) still += meta.shape.count();
+  }
+  EXPECT_GT(still, 0);
+  EXPECT_EQ(count.total, whole.total);
+  EXPECT_EQ(count.trained, whole.total - all);
+  EXPECT_EQ(model_flops_per_token(config, 10),
+            model_flops_per_token(small_model(), 10) - 2 * still);
+}
+
 TEST(Flops, adapters_of_experts_multiply_with_them) {
   ModelConfig config = model_of(R"({"model_type":"mixtral","hidden_size":8,"num_attention_heads":2,
       "num_key_value_heads":2,"num_hidden_layers":2,"intermediate_size":6,"vocab_size":17,

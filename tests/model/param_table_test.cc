@@ -104,6 +104,31 @@ TEST(ParamTable, the_head_s_adapter_is_cut_by_rows_as_the_head_and_nothing_below
   EXPECT_EQ(params.first_trained(whole_model(config)), config.layer_count());
 }
 
+TEST(ParamTable, groups_are_the_first_that_match_of_what_is_trained) {
+  ModelConfig config = model_of(R"({"model_type":"gpt2","n_embd":64,"n_head":4,"n_layer":2,
+      "vocab_size":256})");
+  config.groups = {
+      {"wte", 1, std::nullopt, false}, {"h.0.*ln_", 0.5, 0.25}, {"ln_", 2, std::nullopt}};
+  const ModelParams params = declare_params(config);
+  EXPECT_FALSE(find(params, "transformer.wte.weight")->trainable);
+  EXPECT_FALSE(find(params, "transformer.wte.weight (head)")->trainable) << "it is the same";
+  const ParamMeta &first = *find(params, "transformer.h.0.ln_2.bias"),
+                  &second = *find(params, "transformer.h.1.ln_2.bias"),
+                  &other = *find(params, "transformer.wpe.weight");
+  EXPECT_EQ(first.lr_scale, 0.5);
+  EXPECT_EQ(first.weight_decay, 0.25);
+  EXPECT_EQ(second.lr_scale, 2);
+  EXPECT_EQ(second.weight_decay, std::nullopt);
+  EXPECT_EQ(other.lr_scale, 1);
+  EXPECT_TRUE(first.trainable && second.trainable && other.trainable && !first.base);
+  // Beside adapters the base stands still whatever a group says.
+  set_adapters(config, {3, 1, false, {"c_fc"}});
+  config.groups = {{"*", 3, std::nullopt}};
+  const ModelParams adapted = declare_params(config);
+  EXPECT_FALSE(find(adapted, "transformer.wpe.weight")->trainable);
+  EXPECT_EQ(find(adapted, "transformer.h.0.mlp.c_fc.lora_B.weight")->lr_scale, 3);
+}
+
 TEST(ParamTable, routers_and_gates_have_no_adapters) {
   ModelConfig config = model_of(
       R"({"model_type":"qwen2_moe","num_hidden_layers":1,"hidden_size":64,"num_attention_heads":8,

@@ -280,6 +280,27 @@ CROSS_ENTROPY_Z = [
     ("squares where nobody wants them", [("  if (args.square == nullptr) return;\n", "  if (args.square == args.loss) return;\n")]),
 ]
 
+ADAMW = [
+    ("a step without the tensor's factor", [("step.step_size * tensor.lr_scale", "step.step_size")]),
+    ("no decay", [("static_cast<float>(step.lr * tensor.decay), args", "0.0F, args")]),
+]
+
+LION = [
+    ("the sign of the gradient alone", [("__fmaf_rn(c.of.beta1, exp_avg, __fmul_rn(c.of.one_minus_beta1, g));\n    const float sign", "g;\n    const float sign")]),
+    ("the other beta's share", [("__fmul_rn(c.of.one_minus_beta1, g));\n    const float sign", "__fmul_rn(c.of.one_minus_beta2, g));\n    const float sign")]),
+    ("a sign of 1 for 0", [("u > 0 ? 1.0F", "u >= 0 ? 1.0F")]),
+    ("no clip", [("struct Lion {\n  static constexpr int kMoments = 1;\n  static __device__ __forceinline__ void update(float& p, float& exp_avg, float&, float gradient,\n                                                const Constants& c) {\n    const float g = __fmul_rn(gradient, c.gradient_scale);",
+                  "struct Lion {\n  static constexpr int kMoments = 1;\n  static __device__ __forceinline__ void update(float& p, float& exp_avg, float&, float gradient,\n                                                const Constants& c) {\n    const float g = gradient;")]),
+    ("a moment that is not stored", [("  store(tensor.exp_avg + i, m);\n", "")]),
+    ("the old moment kept where the value is", [("store(tensor.kept + tensor.count + i, m);", "store(tensor.kept + i, m);")]),
+]
+
+AVERAGE = [
+    ("all of the weight", [("__fmaf_rn(share, __fadd_rn(p.at[k], -e.at[k]), e.at[k])", "__fmaf_rn(share + share, __fadd_rn(p.at[k], -e.at[k]), e.at[k])")]),
+    ("elements behind the last four left out",
+     [("      [&](std::int64_t i) { average_group<1>(tensor, i, share); });", "      [&](std::int64_t) {});")]),
+]
+
 PLANTED = {
     "activation_codes": [("ActivationCodes.", ["kernels/activation_codes/activation_codes_cuda.cu"], ACTIVATION_CODES)],
     "attention": [
@@ -294,4 +315,6 @@ PLANTED = {
     "expert_rows": [("WeightedGluCodesTest.", ["kernels/expert_rows/weighted_glu_codes_cuda.cu"], WEIGHTED_GLU_CODES)],
     "quantize": [("QuantizeSegmentsTest.", ["kernels/quantize/quantize_segments_cuda.cu", "kernels/quantize/quantize_segments.cuh"], QUANTIZE_SEGMENTS)],
     "cross_entropy": [("CrossEntropy.", ["kernels/cross_entropy/cross_entropy_cuda.cu"], CROSS_ENTROPY_Z)],
+    "update": [("AdamWUpdate.", ["kernels/update/update_cuda.cu"], ADAMW), ("LionUpdate.", ["kernels/update/update_cuda.cu"], LION),
+               ("AverageUpdate.", ["kernels/update/update_cuda.cu"], AVERAGE)],
 }

@@ -61,8 +61,10 @@ TEST_F(GradientTest, the_first_parameter_that_is_not_finite_is_named) {
 std::string bits_of(const ParamStore& store) {
   std::string bits;
   for (ParamIndex i = 0; i < static_cast<int>(store.params().size()); ++i) {
-    for (const TensorView& view : {store.value(i), store.copy(i), store.optimizer_state(0, i),
-                                   store.optimizer_state(1, i)}) {
+    std::vector<TensorView> views = {store.value(i), store.copy(i)};
+    for (std::size_t slot = 0; slot < store.contents().states.size(); ++slot)
+      views.push_back(store.optimizer_state(slot, i));
+    for (const TensorView& view : views) {
       bits.append(reinterpret_cast<const char*>(view.data), view.given() ? view.bytes() : 0);
     }
   }
@@ -83,17 +85,73 @@ TEST(Optimizer, what_is_not_trained_stays_as_it_is) {
   EXPECT_NE(value(2), trained);
 }
 
-TEST(Optimizer, an_update_that_is_taken_back_and_made_again_leaves_the_same_bits) {
+TEST(Optimizer, a_group_s_rate_and_decay_are_its_own) {
+  Context context({}, 1, detect_isa());
+  std::vector<ParamMeta> params = many_params();
+  for (ParamIndex i = 0; i < 4; ++i) params[static_cast<std::size_t>(2 * i)].decay = true;
+  params[2].lr_scale = 0.5;
+  params[4].weight_decay = 0.75;
+  params[5].weight_decay = 0.75;
+  RunConfig::Optimizer config;
+  config.kind = OptimizerKind::kLion;  // every step is of the rate
+  config.weight_decay = 0.25;
+  ParamStore store(params, DType::kF32, Optimizer::contents(config));
+  for (ParamIndex i = 0; i < 6; ++i) {
+    store.value(i).as<float>()[0] = 1;
+    store.gradients().sum(i).as<float>()[0] = 1;
+  }
+  Optimizer(config, store).step(context, 0.5, 1);
+  const auto value = [&](ParamIndex i) { return store.value(i).as<float>()[0]; };
+  EXPECT_EQ(value(0), 1 - 0.125F - 0.5F);
+  EXPECT_EQ(value(1), 1 - 0.5F);
+  EXPECT_EQ(value(2), 1 - 0.0625F - 0.25F);
+  EXPECT_EQ(value(4), 1 - 0.375F - 0.5F);
+  EXPECT_EQ(value(5), 1 - 0.375F - 0.5F) << "vectors too";
+}
+
+TEST(Optimizer, averages_begin_with_the_weights_and_take_in_what_stays) {
+  Context context({}, 1, detect_isa());
+  RunConfig::Optimizer config;
+  config.ema = 0.75;
+  std::vector<ParamMeta> params = many_params();
+  params[1].trainable = false;
+  ParamStore store(params, DType::kF32, Optimizer::contents(config));
+  store.initialise(context, 3);
+  for (const ParamIndex i : {0, 2}) store.value(i).as<float>()[0] = 8;
+  Optimizer optimizer(config, store);
+  optimizer.begin_averages(context, [](ParamIndex index) { return index == 0; });
+  const auto average = [&](ParamIndex i) { return store.optimizer_state(2, i).as<float>()[0]; };
+  EXPECT_EQ(average(0), 8);
+  EXPECT_EQ(average(2), 0);
+  EXPECT_EQ(store.optimizer_state(2, 1).count(), 0);
+  optimizer.step(context, 0, 1);
+  EXPECT_EQ(average(2), 0);
+  optimizer.average(context);
+  EXPECT_EQ(average(0), 8);
+  EXPECT_EQ(average(2), 2);
+}
+
+class EachOptimizer : public testing::TestWithParam<OptimizerKind> {};
+INSTANTIATE_TEST_SUITE_P(all, EachOptimizer,
+                         testing::Values(OptimizerKind::kAdamW, OptimizerKind::kLion));
+
+TEST_P(EachOptimizer, an_update_that_is_taken_back_and_made_again_leaves_the_same_bits) {
   Context context({}, 2, detect_isa());
-  ParamStore store(many_params(), DType::kBF16, kTrainingStore);
+  RunConfig::Optimizer config;
+  config.kind = GetParam();
+  config.ema = 0.5;
+  const StoreContents contents = Optimizer::contents(config);
+  const auto states = static_cast<std::int64_t>(contents.states.size());  // a value, no average
+  ParamStore store(many_params(), DType::kBF16, contents);
   store.initialise(context, 3);
   for (ParamIndex i = 0; i < 700; ++i) {
     for (std::int64_t at = 0; at < store.gradients().sum(i).count(); ++at)
       store.gradients().sum(i).as<float>()[at] = static_cast<float>(i % 13 + at) / 7;
   }
-  Optimizer optimizer({}, store);
+  Optimizer optimizer(config, store);
   optimizer.allow_undo(store, {});
-  EXPECT_EQ(Optimizer::undo_bytes(store.params(), store.layout()), 350 * 3 * 4 * (6 + 5));
+  EXPECT_EQ(Optimizer::undo_bytes(config, store.params(), store.layout()),
+            350 * states * 4 * (6 + 5));
   optimizer.step(context, 1e-2, 0.5);
   optimizer.step(context, 1e-2, 0.25);
   const std::string before = bits_of(store);
@@ -105,13 +163,13 @@ TEST(Optimizer, an_update_that_is_taken_back_and_made_again_leaves_the_same_bits
   EXPECT_EQ(bits_of(store), before);
   EXPECT_EQ(optimizer.applied_updates(), 2);
 
-  ParamStore other(many_params(), DType::kBF16, kTrainingStore);
+  ParamStore other(many_params(), DType::kBF16, contents);
   other.initialise(context, 3);
   for (ParamIndex i = 0; i < 700; ++i)
     copy_in(context, other.gradients().sum(i),
             {store.gradients().sum(i).data,
              static_cast<std::size_t>(store.gradients().sum(i).bytes())});
-  Optimizer straight({}, other);
+  Optimizer straight(config, other);
   for (const double scale : {0.5, 0.25, 1.0}) straight.step(context, 1e-2, scale);
   optimizer.step(context, 1e-2, 1);
   EXPECT_EQ(bits_of(store), bits_of(other));

@@ -32,7 +32,39 @@ TEST(Memory, of_gpt2_124m_is_known_from_its_124_million_parameters) {
   const RankMemory bf16 = estimate_memory(model, request_for({8, 4, 2, 1}, 1024, DType::kBF16));
   EXPECT_NEAR(static_cast<double>(bf16.parameters), 6.0 * kParameters, 6e5);
   EXPECT_LT(bf16.activations, fp32.activations);
-  EXPECT_EQ(checkpoint_bytes(model), 12 * kParameters);
+  RunConfig config;
+  config.model = model;
+  EXPECT_EQ(checkpoint_bytes(config), 12 * kParameters);
+}
+
+TEST(Memory, an_optimizer_takes_its_moments_and_averages_of_what_is_trained) {
+  RunConfig config;
+  config.model = model_of(R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,
+      "num_hidden_layers":2,"intermediate_size":96,"vocab_size":128})");
+  MemoryRequest request = request_for({1, 1, 1, 1}, 16);
+  const std::int64_t adamw = estimate_memory(config.model, request).optimizer, moment = adamw / 2,
+                     all = count_parameters(config.model).total;
+  EXPECT_EQ(checkpoint_bytes(config), 12 * all);
+  request.speculative_step = true;
+  EXPECT_EQ(estimate_memory(config.model, request).undo, 12 * all);
+  request.optimizer.ema = config.optimizer.ema = 0.5;
+  EXPECT_EQ(estimate_memory(config.model, request).optimizer, 3 * moment);
+  EXPECT_EQ(estimate_memory(config.model, request).undo, 12 * all);
+  EXPECT_EQ(checkpoint_bytes(config), 16 * all);
+  request.optimizer.kind = config.optimizer.kind = OptimizerKind::kLion;
+  EXPECT_EQ(estimate_memory(config.model, request).optimizer, 2 * moment);
+  EXPECT_EQ(estimate_memory(config.model, request).undo, 8 * all);
+  EXPECT_EQ(checkpoint_bytes(config), 12 * all);
+  // What stands still has neither gradient nor moments.
+  const std::int64_t before = estimate_memory(config.model, request).gradients;
+  config.model.groups = {{"layers", 1, std::nullopt, false}};
+  const std::int64_t trained = count_parameters(config.model).trained;
+  const RankMemory found = estimate_memory(config.model, request);
+  EXPECT_EQ(trained, 2 * 64 * 128 + 64);
+  EXPECT_EQ(found.gradients, 4 * trained);
+  EXPECT_LT(found.gradients, before);
+  EXPECT_EQ(found.optimizer, 8 * trained);
+  EXPECT_EQ(checkpoint_bytes(config), 4 * all + 8 * trained);
 }
 
 TEST(Memory, activations_grow_with_the_micro_batch_and_not_with_accumulation) {
@@ -221,17 +253,19 @@ TEST(Memory, a_save_is_staged_in_as_much_as_the_rank_writes_of_it) {
   MemoryRequest request = request_for({2, 1, 1, 1}, 64);
   const std::int64_t without = estimate_memory(model, request).buffers;
   EXPECT_EQ(estimate_memory(model, request).saving, 0);
-  RunConfig::Checkpoint config;
+  RunConfig run;
+  run.model = model;
+  RunConfig::Checkpoint& config = run.checkpoint;
   request.saving_max = saving_memory_max(config);
   const RankMemory alone = estimate_memory(model, request);
-  EXPECT_GE(alone.saving, checkpoint_bytes(model));
-  EXPECT_LT(alone.saving, checkpoint_bytes(model) + 100 * 64);
+  EXPECT_GE(alone.saving, checkpoint_bytes(run));
+  EXPECT_LT(alone.saving, checkpoint_bytes(run) + 100 * 64);
   EXPECT_EQ(alone.buffers, without + alone.saving);
   // Replicas share out the writing.
   request.part = part_of_rank({}, MeshShape({1, 2, 1, 1}), 1, StagePurpose::kTraining);
   const RankMemory one_of_two = estimate_memory(model, request);
-  EXPECT_GE(one_of_two.saving, checkpoint_bytes(model) / 2);
-  EXPECT_LT(one_of_two.saving, checkpoint_bytes(model) * 6 / 10);
+  EXPECT_GE(one_of_two.saving, checkpoint_bytes(run) / 2);
+  EXPECT_LT(one_of_two.saving, checkpoint_bytes(run) * 6 / 10);
   // A GPU's memory has no part in it.
   request.device = DeviceKind::kCuda;
   const RankMemory on_gpu = estimate_memory(model, request);

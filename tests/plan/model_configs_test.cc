@@ -89,7 +89,7 @@ TEST_P(ModelConfigs, is_the_model_that_was_published) {
   const auto known = kParameters.find(GetParam().model);
   ASSERT_NE(known, kParameters.end());
   // Payload of a checkpoint: three fp32 numbers for each parameter.
-  EXPECT_EQ(checkpoint_bytes(loaded.config.model) / 12, known->second);
+  EXPECT_EQ(checkpoint_bytes(loaded.config) / 12, known->second);
 }
 
 TEST_P(ModelConfigs, names_its_schema_and_claims_no_speed) {

@@ -88,12 +88,12 @@ struct ModelFixture {
   Trace trace;
 
   ModelFixture(ModelConfig model, const StageShape& shape, DType compute = DType::kF32,
-               int threads = 1)
+               int threads = 1, const StoreContents& training = kTrainingStore)
       : config(std::move(model)),
         params(declare(config, shape)),
         context(program_device(), threads, detect_isa()),
         store(params.metas, compute,
-              shape.purpose == StagePurpose::kEvaluation ? StoreContents{} : kTrainingStore,
+              shape.purpose == StagePurpose::kEvaluation ? StoreContents{} : training,
               context.device()),
         stage(context, config, params, store, on(context.device(), shape)) {}
 

@@ -1,4 +1,4 @@
-// Twenty AdamW steps with clipping and a cosine schedule against PyTorch in float64.
+// Twenty steps with clipping and a cosine schedule against PyTorch in float64.
 
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 #include "checkpoint/boxes.h"
 #include "checkpoint/expert_adapters.h"
 #include "config/adapters.h"
+#include "config/fields.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "support/gradient_norm.h"
@@ -34,6 +35,19 @@ std::vector<std::int64_t> read_tokens(const std::filesystem::path& path) {
   return tokens;
 }
 
+/// That of expected.json, whose section `optimizer` says what the recipe does not.
+RunConfig::Optimizer optimizer_of(const Json& golden) {
+  RunConfig run;
+  run.optimizer.lr = golden.find("lr")->as_double();
+  run.optimizer.weight_decay = golden.find("weight_decay")->as_double();
+  run.optimizer.clip_grad_norm = golden.find("clip_grad_norm")->as_double();
+  if (const Json* section = golden.find("optimizer")) {
+    for (const auto& [key, value] : section->as_object())
+      EXPECT_TRUE(find_field("optimizer." + key)->assign(value, run)) << key;
+  }
+  return run.optimizer;
+}
+
 /// The steps of expected.json, with tokens of training/, beside its losses and norms.
 void expect_steps(const Json& golden, ModelFixture& model) {
   const std::int64_t tokens = golden.find("sequence_length")->as_integer();
@@ -43,14 +57,12 @@ void expect_steps(const Json& golden, ModelFixture& model) {
              norms = flat_reals(*golden.find("grad_norms"));
   const std::vector<std::int64_t> stream =
       read_tokens(golden_path("training/" + golden.find("model")->as_string() + "/tokens.bin"));
-  RunConfig::Optimizer config;
-  config.lr = golden.find("lr")->as_double();
-  config.weight_decay = golden.find("weight_decay")->as_double();
-  config.clip_grad_norm = golden.find("clip_grad_norm")->as_double();
+  const RunConfig::Optimizer config = optimizer_of(golden);
   RunConfig::LrSchedule schedule;
   schedule.warmup_steps = golden.find("warmup_steps")->as_integer();
   schedule.min_lr = golden.find("min_lr")->as_double();
   Optimizer optimizer(config, model.store);
+  optimizer.begin_averages(model.context, [](ParamIndex) { return true; });
   const Json* bias_rate = golden.find("bias_rate");
   RouterBias router_bias(model.params, model.store,
                          bias_rate == nullptr ? 0 : bias_rate->as_double());
@@ -71,6 +83,7 @@ void expect_steps(const Json& golden, ModelFixture& model) {
     const double norm = gradient_norm(model.context, model.store, *alone);
     const double lr = learning_rate(schedule, config.lr, steps, step + 1);
     optimizer.step(model.context, lr, clip_coefficient(norm, config.clip_grad_norm));
+    optimizer.average(model.context);
     if (bias_rate != nullptr) router_bias.update(model.context, model.stage.expert_totals().load);
 
     EXPECT_NEAR(loss, losses[static_cast<std::size_t>(step)],
@@ -105,6 +118,40 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
   model.load(model_directory / "model.safetensors");
   expect_steps(golden, model);
   expect_left(model, read_tensors(golden_path(folder + "/final.safetensors")), 3);
+}
+
+class GoldenOptimizers : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(all, GoldenOptimizers, testing::Values("groups", "groups_tied", "lion"));
+
+TEST_P(GoldenOptimizers, losses_norms_parameters_and_averages_equal_float64) {
+  const std::string folder = "optimizers/" + GetParam();
+  const Json golden = read_golden_json(folder + "/expected.json");
+  const RunConfig::Optimizer config = optimizer_of(golden);
+  const auto model_directory = golden_path("model/" + golden.find("model")->as_string());
+  ModelConfig architecture = load_model_config(model_directory);
+  architecture.groups = config.groups;
+  ModelFixture model(architecture, {1, golden.find("sequence_length")->as_integer()}, DType::kF32,
+                     1, Optimizer::contents(config));
+  model.load(model_directory / "model.safetensors");
+  expect_steps(golden, model);
+  std::size_t found = 0;
+  const GoldenTensors final = read_tensors(golden_path(folder + "/final.safetensors"));
+  const auto compare = [&](const std::string& name, const TensorView& value) {
+    const auto expected = final.find(name);
+    if (expected == final.end()) return;
+    ++found;
+    std::vector<float> values(static_cast<std::size_t>(value.count()));
+    copy_out(model.context, std::as_writable_bytes(std::span(values)), value);
+    EXPECT_LE(relative_error_max(values, expected->second.values), 2e-4) << name;
+  };
+  for (ParamIndex index = 0; index < static_cast<int>(model.params.metas.size()); ++index) {
+    if (!model.store.has_value(index)) continue;
+    const std::string& name = model.params.metas[static_cast<std::size_t>(index)].name;
+    compare(name, model.store.value(index));
+    compare("ema/" + name,
+            model.store.optimizer_state(model.store.contents().states.size() - 1, index));
+  }
+  EXPECT_EQ(found, final.size());
 }
 
 /// A file of peft's, by the names of parameters: of experts each by itself.

@@ -297,6 +297,19 @@ RunConfig MeshCell::config() const {
     std::vector<Problem> none;
     take_adapters(config, none);
   }
+  if (lion) {
+    config.optimizer.kind = OptimizerKind::kLion;
+    config.optimizer.betas = RunConfig::Optimizer::kLionBetas;
+  }
+  if (groups) {
+    config.optimizer.ema = 0.75;
+    config.optimizer.groups = {{"embed", 1, std::nullopt, false},
+                               {"wte", 1, std::nullopt, false},
+                               {"layers.0.*norm", 1, std::nullopt, false},
+                               {"o_proj", 1, std::nullopt, false},
+                               {"down_proj", 0.25, 0}};
+    config.model.groups = config.optimizer.groups;
+  }
   return config;
 }
 
@@ -322,6 +335,8 @@ std::string MeshCell::text() const {
   static constexpr const char* kBeside[] = {"", " beside the last layer", " beside experts",
                                             " beside the head too", " beside the head alone"};
   text += kBeside[static_cast<int>(adapted)];
+  if (lion) text += ", lion";
+  if (groups) text += ", groups";
   if (pipeline > 1) text += fmt::format(", pipeline {} by {}", pipeline, schedule);
   if (z_loss > 0) text += fmt::format(", z-loss {}", z_loss);
   return text;
@@ -338,6 +353,8 @@ MeshCell MeshCell::alone() const {
   one.magnitudes = magnitudes;
   one.adapted = adapted;
   one.z_loss = z_loss;
+  one.groups = groups;
+  one.lion = lion;
   return one;
 }
 

@@ -214,8 +214,7 @@ class Drawing {
         (weights != nullptr && weights->is_string() &&
          (weights->as_string().find("glm") < 1000 || weights->as_string().find("deepseek") < 1000));
     if (biased && given("parallel.speculative_step") != nullptr) erase("parallel.speculative_step");
-    const Json* eps = given("optimizer.eps");
-    const Json* decay = given("optimizer.weight_decay");
+    const Json *eps = given("optimizer.eps"), *decay = given("optimizer.weight_decay");
     if (eps != nullptr && eps->as_double() < 1e-20) out_.finite = false;
     if (decay != nullptr && decay->as_double() > 1) out_.finite = false;
   }
@@ -407,6 +406,7 @@ class Drawing {
         return edge("optimizer.lr", dice_.pick<Json>({1e30, 1e300, 5e-324}));
       case 8:
         out_.finite = false;
+        set("optimizer.kind", "adamw");
         return edge("optimizer.eps", 0);
       case 9:
         return edge("lr_schedule.warmup_steps", kHuge);

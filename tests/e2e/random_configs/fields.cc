@@ -30,6 +30,16 @@ bool decays(const Json& config, std::initializer_list<const char*> kinds) {
   return std::any_of(kinds.begin(), kinds.end(), [&](const char* one) { return name == one; });
 }
 
+/// A group of every model's parameters, and of adapters.
+Json draw_groups(Dice& dice, const Situation&) {
+  Json group = Json::object();
+  group["match"] = dice.pick<Json>({"weight", "*", ".w?ight"});
+  if (dice.percent(50)) group["lr_scale"] = dice.pick<Json>({0, 0.5, 3});
+  if (dice.percent(50)) group["weight_decay"] = dice.pick<Json>({0, 0.1});
+  if (dice.percent(30)) group["trainable"] = true;
+  return Json::Array{std::move(group)};
+}
+
 /// Keys of which a legal value is legal beside any other legal config. In the order of the table.
 const std::vector<std::pair<std::string, Draw>>& free_fields() {
   static const std::vector<std::pair<std::string, Draw>> list = {
@@ -49,7 +59,8 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       {"data.mask_eod_loss", one_of({true, false})},
       {"data.scan_bytes", one_of({0, 1, 100, kLargest})},
       {"model_backend.attention", one_of({"auto", "own"})},
-      {"optimizer.kind", one_of({"adamw"})},
+      {"optimizer.groups", draw_groups},
+      {"optimizer.ema", one_of({0, 0.5, 0.9999})},
       {"optimizer.betas",
        one_of({Json::Array{0.9, 0.999}, Json::Array{0, 0}, Json::Array{0.999999, 0.0}})},
       {"optimizer.eps", one_of({1e-8, 1e-6, 1, 1e-30})},
@@ -171,6 +182,7 @@ constexpr const char* kPlaced[] = {"run.directory",
                                    "parallel.context_method",
                                    "parallel.zero_stage",
                                    "parallel.zero_group",
+                                   "optimizer.kind",
                                    "optimizer.lr",
                                    "lr_schedule.decay_end_step",
                                    "lr_schedule.decay_steps",
@@ -233,6 +245,10 @@ void draw_free_fields(Dice& dice, Json& config, const Situation& situation) {
     set_at(config, "moe.balance", balance);
     if (balance == "aux" && dice.percent(50))
       set_at(config, "moe.aux_coefficient", dice.pick({0.0, 0.1}));
+  }
+  if (dice.percent(chance)) {
+    const bool lion = value_at(config, "optimizer.eps") == nullptr && dice.percent(60);
+    set_at(config, "optimizer.kind", lion ? "lion" : "adamw");
   }
   // What has a meaning for some kinds of schedule alone.
   const Json* given = value_at(config, "lr_schedule.warmup_steps");

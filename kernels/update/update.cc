@@ -1,0 +1,162 @@
+#include "kernels/update/update.h"
+
+#include <cmath>
+#include <new>
+
+#include "kernels/common/check_args.h"
+#include "kernels/common/dispatch.h"
+#include "kernels/common/op_work.h"
+#include "kernels/update/update_table.h"
+
+namespace trireme {
+namespace {
+
+enum class Moments : std::uint8_t { kOne, kTwo };
+
+/// The views may differ in shape (rows of a rank beside a flat moment), not in count.
+void check_view(const ArgumentChecker& check, const char* name, const ConstTensorView& view,
+                DType dtype, std::int64_t count) {
+  check.tensor(name, view.count() == count ? view.reshape({count}) : view, dtype, {count});
+}
+
+/// The gradient's rows by slots, each of which must be one of its rows.
+void check_slots(const ArgumentChecker& check, const UpdateTensor& tensor) {
+  check.rank("parameter", tensor.parameter, 2);
+  check.rank("gradient", tensor.gradient, 2);
+  const std::int64_t rows = tensor.gradient.shape[0];
+  check.tensor("gradient", tensor.gradient, DType::kF32, {rows, tensor.parameter.shape[1]});
+  check.tensor("gradient_slots", tensor.gradient_slots, DType::kI32, {tensor.parameter.shape[0]});
+  check.indices("gradient_slots", tensor.gradient_slots, rows);
+}
+
+UpdateTensorArgs plain(const ArgumentChecker& check, const UpdateTensor& tensor, Moments moments) {
+  const std::int64_t count = tensor.parameter.count();
+  const bool in_rows = tensor.gradient_slots.given(), two = moments == Moments::kTwo;
+  check_view(check, "parameter", tensor.parameter, DType::kF32, count);
+  if (in_rows) {
+    check_slots(check, tensor);
+  } else {
+    check_view(check, "gradient", tensor.gradient, DType::kF32, count);
+  }
+  check_view(check, "exp_avg", tensor.exp_avg, DType::kF32, count);
+  if (two) check_view(check, "exp_avg_sq", tensor.exp_avg_sq, DType::kF32, count);
+  if (tensor.copy.given()) check_view(check, "copy", tensor.copy, DType::kBF16, count);
+  if (tensor.kept.given())
+    check_view(check, "kept", tensor.kept, DType::kF32, (two ? 3 : 2) * count);
+  return {tensor.parameter.as<float>(),
+          tensor.exp_avg.as<float>(),
+          two ? tensor.exp_avg_sq.as<float>() : nullptr,
+          tensor.gradient.as<float>(),
+          tensor.copy.given() ? tensor.copy.as<BFloat16>() : nullptr,
+          tensor.kept.given() ? tensor.kept.as<float>() : nullptr,
+          in_rows ? tensor.gradient_slots.as<std::int32_t>() : nullptr,
+          in_rows ? tensor.parameter.shape[1] : count,
+          0,
+          0,
+          count,
+          tensor.lr_scale,
+          tensor.weight_decay * tensor.lr_scale};
+}
+
+/// Parameter and moments are read and written, the gradient read, copy and old values written.
+OpWork work_of(std::span<const UpdateTensor> tensors, Moments moments) {
+  std::int64_t bytes = 0;
+  for (const UpdateTensor& each : tensors) {
+    bytes +=
+        2 * bytes_of(each.parameter, each.exp_avg) + bytes_of(each.gradient, each.copy, each.kept);
+    if (moments == Moments::kTwo) bytes += 2 * bytes_of(each.exp_avg_sq);
+  }
+  return {0, bytes};
+}
+
+/// Calls `kernel` of the context's table for `count` tensors, which `plain_of(i)` describes but for
+/// their places. Without a step none is written.
+template <class PlainOf>
+void update(Context& context, std::size_t count, const PlainOf& plain_of, const UpdateStep* step,
+            const UpdateConstants& constants, void (*UpdateKernels::*kernel)(const UpdateArgs&)) {
+  const std::size_t table_bytes = count * sizeof(UpdateTensorArgs);
+  std::byte* table = context.host_scratch(table_bytes);
+  std::int64_t elements = 0, blocks = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    UpdateTensorArgs args = plain_of(i);
+    args.begin = elements;
+    args.first_block = blocks;
+    new (table + i * sizeof(UpdateTensorArgs)) UpdateTensorArgs(args);
+    elements += args.count;
+    blocks += (args.count + kUpdateElementsPerBlock - 1) / kUpdateElementsPerBlock;
+  }
+  if (elements == 0) return;
+  UpdateStep on_host = {};
+  UpdateStep* in_place = step == nullptr ? nullptr : &on_host;
+  const std::byte* device_table = table;
+  if (context.on_gpu()) {
+    device_table = context.device_constant({table, table_bytes});
+    if (step != nullptr)
+      in_place = reinterpret_cast<UpdateStep*>(context.scratch(sizeof(UpdateStep)));
+  }
+  const UpdateKernels& kernels = choose_table("update", context, update_cpu, &GpuKernels::update);
+  if (step != nullptr) kernels.write_step(context.exec(), in_place, *step);
+  (kernels.*kernel)({context.exec(), reinterpret_cast<const UpdateTensorArgs*>(device_table),
+                     in_place, static_cast<std::int64_t>(count), elements, blocks, constants});
+}
+
+float single(double x) { return static_cast<float>(x); }
+
+}  // namespace
+
+void adamw_update(Context& context, std::span<const UpdateTensor> tensors,
+                  const AdamWConstants& constants, const AdamWScalars& scalars) {
+  const OpSpan span(context.op_trace(), "adamw_update", work_of(tensors, Moments::kTwo));
+  const ArgumentChecker check("adamw_update");
+  check.that(scalars.bias_correction1 > 0 && scalars.bias_correction2 > 0, "scalars",
+             "the bias corrections must be positive: t counts the update that is made");
+  const auto plain_of = [&](std::size_t i) {
+    if (context.on_gpu()) check.absent("gradient_slots", tensors[i].gradient_slots, "on a GPU");
+    return plain(check, tensors[i], Moments::kTwo);
+  };
+  const UpdateStep step = {scalars.lr, scalars.lr / scalars.bias_correction1,
+                           scalars.gradient_scale, single(1 / std::sqrt(scalars.bias_correction2))};
+  update(context, tensors.size(), plain_of, &step,
+         {single(constants.beta1), single(1 - constants.beta1), single(constants.beta2),
+          single(1 - constants.beta2), single(constants.eps)},
+         &UpdateKernels::adamw);
+}
+
+void lion_update(Context& context, std::span<const UpdateTensor> tensors,
+                 const LionConstants& constants, double lr, float gradient_scale) {
+  const OpSpan span(context.op_trace(), "lion_update", work_of(tensors, Moments::kOne));
+  const ArgumentChecker check("lion_update");
+  const auto plain_of = [&](std::size_t i) {
+    if (context.on_gpu()) check.absent("gradient_slots", tensors[i].gradient_slots, "on a GPU");
+    check.absent("exp_avg_sq", tensors[i].exp_avg_sq, "in Lion");
+    return plain(check, tensors[i], Moments::kOne);
+  };
+  const UpdateStep step = {lr, lr, gradient_scale, 1};
+  update(context, tensors.size(), plain_of, &step,
+         {single(constants.beta1), single(1 - constants.beta1), single(constants.beta2),
+          single(1 - constants.beta2), 0},
+         &UpdateKernels::lion);
+}
+
+void average_update(Context& context, std::span<const AveragedTensor> tensors, double decay) {
+  OpWork work;
+  for (const AveragedTensor& each : tensors)
+    work.bytes += 2 * bytes_of(each.average) + bytes_of(each.parameter);
+  const OpSpan span(context.op_trace(), "average_update", work);
+  const ArgumentChecker check("average_update");
+  const auto plain_of = [&](std::size_t i) {
+    const AveragedTensor& tensor = tensors[i];
+    const std::int64_t count = tensor.average.count();
+    check_view(check, "average", tensor.average, DType::kF32, count);
+    check_view(check, "parameter", tensor.parameter, DType::kF32, count);
+    UpdateTensorArgs args = {};
+    args.parameter = const_cast<float*>(tensor.parameter.as<float>());  // read alone
+    args.exp_avg = tensor.average.as<float>();
+    args.count = args.row = count;
+    return args;
+  };
+  update(context, tensors.size(), plain_of, nullptr, {0, single(1 - decay), 0, 0, 0},
+         &UpdateKernels::average);
+}
+
+}  // namespace trireme

@@ -1,0 +1,162 @@
+#include "kernels/common/many_tensors.cuh"
+#include "kernels/common/vector.cuh"
+#include "kernels/update/update_table.h"
+
+namespace trireme::cuda {
+namespace {
+
+constexpr int kThreads = 256, kCount = 4;
+static_assert(kUpdateElementsPerBlock % (kThreads * kCount) == 0);
+
+struct Constants {
+  float gradient_scale, inverse_sqrt_correction2, step_size, lr_decay;
+  UpdateConstants of;
+};
+
+// Operation for operation what the CPU does, so that both have the same bits: the intrinsics
+// round where they stand and are not fused; square root and division are IEEE's.
+
+struct AdamW {
+  static constexpr int kMoments = 2;
+  static __device__ __forceinline__ void update(float& p, float& exp_avg, float& exp_avg_sq,
+                                                float gradient, const Constants& c) {
+    const float g = __fmul_rn(gradient, c.gradient_scale);
+    const float m = __fmaf_rn(c.of.one_minus_beta1, __fadd_rn(g, -exp_avg), exp_avg);
+    const float v =
+        __fmaf_rn(c.of.beta2, exp_avg_sq, __fmul_rn(__fmul_rn(c.of.one_minus_beta2, g), g));
+    const float denominator = __fmaf_rn(sqrtf(v), c.inverse_sqrt_correction2, c.of.eps);
+    p = __fmaf_rn(-c.step_size, m / denominator, __fmaf_rn(-c.lr_decay, p, p));
+    exp_avg = m;
+    exp_avg_sq = v;
+  }
+};
+
+struct Lion {
+  static constexpr int kMoments = 1;
+  static __device__ __forceinline__ void update(float& p, float& exp_avg, float&, float gradient,
+                                                const Constants& c) {
+    const float g = __fmul_rn(gradient, c.gradient_scale);
+    const float u = __fmaf_rn(c.of.beta1, exp_avg, __fmul_rn(c.of.one_minus_beta1, g));
+    const float sign = u > 0 ? 1.0F : u < 0 ? -1.0F : u;
+    p = __fmaf_rn(-c.step_size, sign, __fmaf_rn(-c.lr_decay, p, p));
+    exp_avg = __fmaf_rn(c.of.beta2, exp_avg, __fmul_rn(c.of.one_minus_beta2, g));
+  }
+};
+
+/// Elements i, ..., i + kWidth of a tensor; the copy's address is good for an access as wide.
+template <class Rule, int kWidth>
+__device__ __forceinline__ void update_group(const UpdateTensorArgs& tensor, std::int64_t i,
+                                             const Constants& c) {
+  constexpr bool kTwo = Rule::kMoments == 2;
+  auto p = load<kWidth>(tensor.parameter + i);
+  auto m = load<kWidth>(tensor.exp_avg + i);
+  Vector<float, kWidth> v;
+  if constexpr (kTwo) v = load<kWidth>(tensor.exp_avg_sq + i);
+  const auto g = load<kWidth>(tensor.gradient + i);
+  if (tensor.kept != nullptr) {
+    store(tensor.kept + i, p);
+    store(tensor.kept + tensor.count + i, m);
+    if constexpr (kTwo) store(tensor.kept + 2 * tensor.count + i, v);
+  }
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) Rule::update(p.at[k], m.at[k], v.at[k], g.at[k], c);
+  store(tensor.parameter + i, p);
+  store(tensor.exp_avg + i, m);
+  if constexpr (kTwo) store(tensor.exp_avg_sq + i, v);
+  if (tensor.copy == nullptr) return;
+  Vector<bf16, kWidth> copy;
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) copy.at[k] = from_float<bf16>(p.at[k]);
+  store(reinterpret_cast<bf16*>(tensor.copy) + i, copy);
+}
+
+template <int kWidth>
+__device__ __forceinline__ void average_group(const UpdateTensorArgs& tensor, std::int64_t i,
+                                              float share) {
+  const auto p = load<kWidth>(tensor.parameter + i);
+  auto e = load<kWidth>(tensor.exp_avg + i);
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k)
+    e.at[k] = __fmaf_rn(share, __fadd_rn(p.at[k], -e.at[k]), e.at[k]);
+  store(tensor.exp_avg + i, e);
+}
+
+__device__ __forceinline__ bool begins_aligned(const UpdateTensorArgs& tensor) {
+  const auto bits = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p); };
+  const bool kept =
+      tensor.kept == nullptr || (bits(tensor.kept) % 16 == 0 && tensor.count % 4 == 0);
+  return kept && (bits(tensor.parameter) | bits(tensor.exp_avg) | bits(tensor.exp_avg_sq) |
+                  bits(tensor.gradient) | bits(tensor.copy) << 1) %
+                         16 ==
+                     0;
+}
+
+__device__ __forceinline__ UpdateTensorArgs tensor_here(const UpdateArgs& args) {
+  return args.tensors[tensor_of_block(args.tensors, args.tensor_count, blockIdx.x)];
+}
+
+/// A block's kUpdateElementsPerBlock elements of a tensor, or its last ones: `of_four(i)`, and
+/// `of_one(i)` for what is left.
+template <class OfFour, class OfOne>
+__device__ __forceinline__ void for_block(const UpdateTensorArgs& tensor, const OfFour& of_four,
+                                          const OfOne& of_one) {
+  const std::int64_t begin = (blockIdx.x - tensor.first_block) * kUpdateElementsPerBlock;
+  const std::int64_t end = min(begin + kUpdateElementsPerBlock, tensor.count);
+  std::int64_t single = begin;
+  if (begins_aligned(tensor)) {
+    single = end / kCount * kCount;
+#pragma unroll 1
+    for (std::int64_t i = begin + threadIdx.x * kCount; i < single; i += kThreads * kCount)
+      of_four(i);
+  }
+#pragma unroll 1
+  for (std::int64_t i = single + threadIdx.x; i < end; i += kThreads) of_one(i);
+}
+
+template <class Rule>
+__global__ void __launch_bounds__(kThreads, 4) update_kernel(UpdateArgs args) {
+  const UpdateTensorArgs tensor = tensor_here(args);
+  const UpdateStep step = *args.step;
+  const Constants constants = {step.gradient_scale, step.inverse_sqrt_correction2,
+                               static_cast<float>(step.step_size * tensor.lr_scale),
+                               static_cast<float>(step.lr * tensor.decay), args.constants};
+  for_block(
+      tensor, [&](std::int64_t i) { update_group<Rule, kCount>(tensor, i, constants); },
+      [&](std::int64_t i) { update_group<Rule, 1>(tensor, i, constants); });
+}
+
+__global__ void __launch_bounds__(kThreads, 4) average_kernel(UpdateArgs args) {
+  const UpdateTensorArgs tensor = tensor_here(args);
+  const float share = args.constants.one_minus_beta1;
+  for_block(
+      tensor, [&](std::int64_t i) { average_group<kCount>(tensor, i, share); },
+      [&](std::int64_t i) { average_group<1>(tensor, i, share); });
+}
+
+__global__ void write_step_kernel(UpdateStep* to, UpdateStep step) { *to = step; }
+
+/// As a kernel's argument: what is given by value needs no host memory that outlives the call.
+void write_step(const Exec& exec, UpdateStep* to, const UpdateStep& step) {
+  launch(write_step_kernel,
+         {.grid = 1, .block = 1, .stream = stream_of(exec), .name = "update_step"}, to, step);
+}
+
+template <class Kernel>
+void launch_update(const UpdateArgs& args, Kernel* kernel, const char* name) {
+  launch(kernel,
+         {.grid = static_cast<unsigned>(args.block_count),
+          .block = kThreads,
+          .stream = stream_of(args.exec),
+          .name = name},
+         args);
+}
+
+void adamw(const UpdateArgs& args) { launch_update(args, update_kernel<AdamW>, "adamw_update"); }
+void lion(const UpdateArgs& args) { launch_update(args, update_kernel<Lion>, "lion_update"); }
+void average(const UpdateArgs& args) { launch_update(args, average_kernel, "average_update"); }
+
+}  // namespace
+
+const UpdateKernels update_cuda = {write_step, adamw, lion, average};
+
+}  // namespace trireme::cuda

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Writes optimizers/: 20 steps in float64 of what is not plain AdamW, over the tokens of training/.
+
+usage: make_optimizers_golden.py [--output DIR] [--only CASE]
+"""
+
+import argparse
+import pathlib
+import re
+
+import torch
+from lion_pytorch import Lion
+from safetensors.torch import save_file
+
+from cases import BATCH, TOKENS
+from make_model_golden import HERE, load_case, write_json
+from make_training_golden import RECIPE, STEPS, learning_rate, training_stream
+from strict_double import build_double, strict_double
+
+# case -> model, the section `optimizer` of our config beside the recipe's, the tensors that are kept
+CASES = {
+    "groups": ("llama_gqa", {
+        "ema": 0.9,
+        "groups": [
+            {"match": "embed_tokens", "trainable": False},
+            {"match": "layers.0.*norm", "lr_scale": 0.25, "weight_decay": 0.3},
+            {"match": "?_proj.weight", "weight_decay": 0},
+            {"match": "layers", "lr_scale": 2},
+        ]},
+        ("model.layers.0.input_layernorm.weight", "model.layers.1.input_layernorm.weight",
+         "model.layers.1.self_attn.k_proj.weight", "model.norm.weight")),
+    "groups_tied": ("gpt2", {
+        "groups": [{"match": "wte", "trainable": False}, {"match": "ln_", "trainable": False},
+                   {"match": "c_attn.weight", "trainable": False}]},
+        ("transformer.h.1.mlp.c_proj.bias", "transformer.h.0.mlp.c_fc.bias", "transformer.wpe.weight")),
+    "lion": ("llama_gqa", {
+        "kind": "lion", "lr": 1e-4, "betas": [0.9, 0.99],
+        "groups": [{"match": "mlp", "lr_scale": 0.5}]},
+        ("model.norm.weight", "model.layers.0.input_layernorm.weight",
+         "model.layers.1.self_attn.k_proj.weight")),
+}
+CLIP = 1.0
+
+
+def group_of(section, name):
+    """The first whose pattern stands somewhere in the name: * is any letters, ? one."""
+    for group in section.get("groups", []):
+        pattern = re.escape(group["match"]).replace(r"\*", ".*").replace(r"\?", ".")
+        if re.search(pattern, name):
+            return group
+    return {}
+
+
+def make_optimizer(model, section):
+    groups = []
+    for name, parameter in model.named_parameters():
+        group = group_of(section, name)
+        parameter.requires_grad_(group.get("trainable", True))
+        if parameter.requires_grad:
+            decay = RECIPE["weight_decay"] if parameter.dim() >= 2 else 0.0
+            groups.append({"params": [parameter], "scale": group.get("lr_scale", 1),
+                           "weight_decay": group.get("weight_decay", decay)})
+    betas = tuple(section.get("betas", RECIPE["betas"]))
+    if section.get("kind") == "lion":
+        return Lion(groups, lr=1.0, betas=betas)
+    return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=RECIPE["eps"])
+
+
+def train(model, ids, section):
+    optimizer = make_optimizer(model, section)
+    scale = section.get("lr", RECIPE["lr"]) / RECIPE["lr"]
+    decay = section.get("ema", 0)
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    averages = {name: p.detach().clone() for name, p in trained.items()}
+    losses, norms, rates = [], [], []
+    for k in range(1, STEPS + 1):
+        rates.append(learning_rate(k) * scale)
+        for group in optimizer.param_groups:
+            group["lr"] = rates[-1] * group["scale"]
+        count = BATCH * TOKENS
+        inputs = ids[(k - 1) * count:k * count].view(BATCH, TOKENS)
+        targets = ids[(k - 1) * count + 1:k * count + 1].view(BATCH, TOKENS)
+        model.zero_grad()
+        loss = torch.nn.functional.cross_entropy(
+            model(input_ids=inputs, use_cache=False).logits.reshape(count, -1), targets.reshape(count))
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(trained.values(), CLIP).item())
+        losses.append(loss.item())
+        optimizer.step()
+        for name, parameter in trained.items():
+            averages[name] = decay * averages[name] + (1 - decay) * parameter.detach()
+    return losses, norms, rates, dict(model.named_parameters()), averages
+
+
+def make_case(root, case):
+    of, section, kept = CASES[case]
+    folder = root / case
+    folder.mkdir(parents=True, exist_ok=True)
+    config, state = load_case(of)
+    ids, _ = training_stream(of)
+    with strict_double():
+        losses, norms, rates, parameters, averages = train(build_double(config, state), ids, section)
+    rate = section.get("lr", RECIPE["lr"])
+    write_json(folder / "expected.json", {
+        **RECIPE, "model": of, "lr": rate, "min_lr": RECIPE["min_lr"] * rate / RECIPE["lr"], "clip_grad_norm": CLIP,
+        "optimizer": section, "losses": losses, "grad_norms": norms, "learning_rates": rates})
+    final = {name: parameters[name].detach().contiguous() for name in kept}
+    if "ema" in section:
+        final |= {f"ema/{name}": averages[name].contiguous() for name in kept}
+    save_file(final, folder / "final.safetensors")
+    print(f"{case}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, norms {min(norms):.2f} to {max(norms):.2f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=pathlib.Path, default=HERE / "optimizers")
+    parser.add_argument("--only")
+    arguments = parser.parse_args()
+    for case in CASES:
+        if arguments.only in (None, case):
+            make_case(arguments.output, case)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
