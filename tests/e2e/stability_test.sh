@@ -31,6 +31,12 @@ mv run whole
 train "${over[@]}" --set run.exit_at_step=3
 train "${over[@]}" --set checkpoint.interval_steps=1
 same_run "passed over, in two parts" run 10 whole
+rm -rf run whole
+over+=(--set optimizer.clip_grad_norm=0)
+train "${over[@]}" --set run.directory=whole
+train "${over[@]}" --set parallel.speculative_step=true
+same_run "passed over, with steps ahead" run 10 whole
+check "passed over, with steps ahead: the same skips" same "$(skips_of run)" "$(skips_of whole)"
 rm -rf run
 train base.json --set run.steps=20 --set "stability.skip_steps=[[2,18]]"
 ends_with "many in a row are no divergence" 0
