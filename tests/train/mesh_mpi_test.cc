@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "support/mpi_test.h"
+#include "train/mesh_cells.h"
 #include "train/mesh_run.h"
 
 namespace trireme {
@@ -182,71 +183,12 @@ TEST(Mesh, bf16_stays_near_one_rank) {
   table.print();
 }
 
-/// Every axis and stage of ZeRO with adapters beside a base that stands still, which stages 1 and 2
-/// leave whole on every rank.
-std::vector<MeshCell> adapter_cells(int ranks) {
-  MeshCell tensor, sequence, context, pipeline;
-  tensor.tensor = sequence.tensor = context.context = pipeline.pipeline = ranks;
-  sequence.sequence_parallel = true;
-  sequence.recompute = Recompute::kFull;
-  pipeline.schedule = "zb-h1";
-  pipeline.layers = ranks;
-  pipeline.accumulation = 2;
-  std::vector<MeshCell> cells = {tensor, sequence, context};
-  if (ranks > 1) cells.push_back(pipeline);
-  for (std::size_t i = 0; i < cells.size(); ++i) {
-    cells[i].magnitudes = i % 2 != 0;
-    const bool own_keys = cells[i].tensor > 2 || i % 3 == 2;
-    cells[i].model = own_keys ? MeshModel::kGpt2Sixteens : MeshModel::kSixteens;
-  }
-  // All stages of ZeRO have the bits of one another.
-  for (int stage = 0; stage < 4; ++stage) {
-    MeshCell data;
-    data.data = ranks;
-    data.zero_stage = stage;
-    data.magnitudes = true;
-    cells.push_back(data);
-  }
-  // Stages below the last have nothing to train, and get no gradients.
-  for (const char* schedule : {"1f1b", "zb-h1"}) {
-    if (ranks == 1) break;
-    MeshCell frozen = pipeline;
-    frozen.model = MeshModel::kSixteens;
-    frozen.schedule = schedule;
-    frozen.adapted = AdaptedPart::kLast;
-    cells.push_back(frozen);
-  }
-  for (MeshCell& cell : cells) cell.adapter_rank = 3;
-  return cells;
-}
-
 TEST(Mesh, adapters_train_as_on_one_rank) {
   Tolerance tolerance;
   tolerance.steps = 3;
   Table table(tolerance);
   table.run(adapter_cells(test_world().size()));
   table.print();
-}
-
-/// Parameters of every kind stand still, on every axis and stage of ZeRO, tied ones too.
-std::vector<MeshCell> group_cells(int ranks, bool lion) {
-  MeshCell tensor, context, data, experts, pipeline;
-  tensor.tensor = context.context = pipeline.pipeline = pipeline.layers = ranks;
-  data.data = experts.data = experts.expert = ranks;
-  tensor.model = MeshModel::kOneKey;  // of 12 heads
-  tensor.sequence_parallel = true;
-  context.model = pipeline.model = MeshModel::kGpt2;
-  pipeline.schedule = "zb-h1";
-  data.accumulation = pipeline.accumulation = 2;
-  experts.model = MeshModel::kQwen2Moe;
-  std::vector<MeshCell> cells = {tensor, context, experts};
-  for (data.zero_stage = 0; data.zero_stage < 4; ++data.zero_stage) cells.push_back(data);
-  if (ranks > 1) cells.push_back(pipeline);
-  for (MeshCell& cell : cells) {
-    cell.groups = true;
-    cell.lion = lion;
-  }
-  return cells;
 }
 
 /// The sign of what is next to 0 hangs on rounding: with Lion ranks that add in one order have
@@ -257,34 +199,6 @@ TEST(Mesh, groups_of_parameters_and_lion_train_as_on_one_rank) {
     table.run(group_cells(test_world().size(), lion));
     table.print();
   }
-}
-
-/// Beside the head too, whose rows no number of ranks divides, and beside it alone: no gradient
-/// goes below it.
-std::vector<MeshCell> head_adapter_cells(int ranks) {
-  MeshCell tensor, sequence, context, data, pipeline;
-  tensor.tensor = sequence.tensor = context.context = data.data = pipeline.pipeline = ranks;
-  if (ranks == 3) tensor.model = sequence.model = MeshModel::kOneKey;  // of 12 heads
-  sequence.sequence_parallel = true;
-  sequence.recompute = Recompute::kFull;
-  data.accumulation = pipeline.accumulation = 2;
-  pipeline.layers = ranks;
-  std::vector<MeshCell> meshes = {tensor, sequence, context};
-  for (data.zero_stage = 0; data.zero_stage < 4; ++data.zero_stage) meshes.push_back(data);
-  for (const char* schedule : {"1f1b", "zb-h1"}) {
-    pipeline.schedule = schedule;
-    if (ranks > 1) meshes.push_back(pipeline);
-  }
-  std::vector<MeshCell> cells;
-  for (MeshCell cell : meshes) {
-    cell.adapter_rank = 3;
-    for (const AdaptedPart adapted : {AdaptedPart::kHead, AdaptedPart::kHeadAlone}) {
-      cell.adapted = adapted;
-      cell.magnitudes = cells.size() % 4 > 1;
-      cells.push_back(cell);
-    }
-  }
-  return cells;
 }
 
 /// Every axis, every stage of ZeRO and a schedule with B and W apart; a vocabulary that no number
@@ -326,96 +240,12 @@ TEST(Mesh, adapters_of_the_head_train_as_on_one_rank) {
   table.print();
 }
 
-/// Adapters of experts that ranks share out whole, or in parts, by either way of their tokens.
-std::vector<MeshCell> expert_adapter_cells(int ranks) {
-  MeshCell data, tensor, pipeline, parts;
-  data.data = pipeline.pipeline = data.expert = tensor.expert = ranks;
-  (ranks == 3 ? tensor.context : tensor.tensor) = ranks;  // of four heads
-  data.model = MeshModel::kQwen2Moe;
-  data.accumulation = 2;
-  tensor.model = MeshModel::kGptOss;
-  tensor.sequence_parallel = tensor.tensor > 1;
-  tensor.recompute = Recompute::kFull;
-  tensor.dispatch = DispatchMethod::kAllGather;
-  pipeline.model = MeshModel::kMixtral;
-  pipeline.schedule = "zb-h1";
-  pipeline.layers = ranks;
-  pipeline.accumulation = 2;
-  std::vector<MeshCell> cells = {tensor};
-  for (data.zero_stage = 0; data.zero_stage < 4; ++data.zero_stage) cells.push_back(data);
-  for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
-    pipeline.recompute = recompute;
-    if (ranks > 1) cells.push_back(pipeline);
-  }
-  if (ranks % 2 == 0) {
-    parts.data = ranks;
-    parts.model = MeshModel::kMixtral;
-    parts.expert_tensor = 2;
-    for (const int stage : {0, 2, 3}) {
-      parts.zero_stage = stage;
-      parts.accumulation = stage == 2 ? 2 : 1;
-      cells.push_back(parts);
-    }
-    parts.data = ranks / 2;
-    parts.tensor = 2;
-    parts.model = MeshModel::kGptOss;
-    parts.expert = ranks / 2;
-    cells.push_back(parts);
-  }
-  for (MeshCell& cell : cells) {
-    cell.adapter_rank = 3;
-    cell.adapted = AdaptedPart::kExperts;
-  }
-  return cells;
-}
-
 TEST(Mesh, adapters_of_experts_train_as_on_one_rank) {
   Tolerance tolerance;
   tolerance.steps = 3;
   Table table(tolerance);
   table.run(expert_adapter_cells(test_world().size()));
   table.print();
-}
-
-/// Sizes that no mesh cuts at blocks of 128. Bits are equal within the classes of any other type.
-std::vector<MeshCell> fp8_cells(int ranks) {
-  MeshCell tensor, sequence, context, zero, pipeline;
-  tensor.tensor = sequence.tensor = context.context = zero.data = ranks;
-  sequence.sequence_parallel = true;
-  sequence.recompute = Recompute::kFull;
-  context.context_method = ContextMethod::kAllGather;
-  context.recompute = Recompute::kSelective;
-  std::vector<MeshCell> cells;
-  for (const Fp8Recipe recipe : {Fp8Recipe::kTensor, Fp8Recipe::kBlock}) {
-    for (MeshCell cell : {tensor, sequence, context, zero}) {
-      cell.fp8.emplace();
-      cell.fp8->recipe = recipe;
-      if (recipe == Fp8Recipe::kBlock) cell.fp8->gradients = DType::kF8E4M3;
-      cell.model = MeshModel::kSixteens;
-      if (cell.tensor > 2 || (cell.data > 1) == (recipe == Fp8Recipe::kBlock))
-        cell.model = MeshModel::kGpt2Sixteens;
-      cells.push_back(cell);
-      if (cell.data == 1) continue;
-      for (cell.zero_stage = 1; cell.zero_stage < 4; ++cell.zero_stage) cells.push_back(cell);
-      // Two of three layers take turns in one place.
-      cell.layers = 3;
-      cell.accumulation = 2;
-      cell.recompute = Recompute::kFull;
-      for (cell.zero_stage = 2; cell.zero_stage < 4; ++cell.zero_stage) cells.push_back(cell);
-    }
-    // Adapters beside a base of codes.
-    for (MeshCell cell : {tensor, sequence, zero}) {
-      cell.fp8.emplace();
-      cell.fp8->recipe = recipe;
-      cell.model = cell.tensor > 2 ? MeshModel::kGpt2Sixteens : MeshModel::kSixteens;
-      cell.adapter_rank = 3;
-      cell.magnitudes = recipe == Fp8Recipe::kBlock;
-      cells.push_back(cell);
-      if (cell.data == 1) continue;
-      for (cell.zero_stage = 1; cell.zero_stage < 4; cell.zero_stage += 2) cells.push_back(cell);
-    }
-  }
-  return cells;
 }
 
 /// Gradients are as far off as the two bits of e5m2 are, where a sum rounds otherwise or a rank's
@@ -425,43 +255,6 @@ TEST(Mesh, fp8_stays_near_one_rank) {
   Table table({2e-2, 0.1, 0.6, 0.6, 3, 1e-2});
   table.run(fp8_cells(test_world().size()));
   table.print();
-}
-
-/// A row's scales are those of its source, so that bits do not depend on who has its expert.
-std::vector<MeshCell> fp8_expert_cells(int ranks) {
-  std::vector<MeshCell> cells;
-  for (const Fp8Recipe recipe : {Fp8Recipe::kTensor, Fp8Recipe::kBlock}) {
-    MeshCell data;
-    data.model = MeshModel::kExpertSixteens;
-    data.fp8.emplace();
-    data.fp8->recipe = recipe;
-    data.data = ranks;
-    cells.push_back(data);
-    if (ranks == 1) continue;
-    for (data.expert = 2; data.expert <= ranks; ++data.expert)
-      if (ranks % data.expert == 0) cells.push_back(data);
-    MeshCell tensor = data, gathered = data;
-    data.expert = gathered.expert = tensor.expert = tensor.tensor = ranks;
-    data.zero_stage = 3;
-    gathered.dispatch = DispatchMethod::kAllGather;
-    gathered.recompute = Recompute::kFull;
-    tensor.data = 1;
-    tensor.sequence_parallel = true;
-    tensor.accumulation = 2;
-    cells.insert(cells.end(), {data, gathered, tensor});
-    tensor.model = MeshModel::kLatentSixteens;
-    tensor.fp8->gradients = DType::kF8E4M3;
-    if (recipe == Fp8Recipe::kBlock) cells.push_back(tensor);
-    if (ranks % 2 != 0) continue;
-    gathered.expert = ranks / 2;
-    gathered.expert_tensor = 2;
-    gathered.zero_stage = 2;
-    cells.push_back(gathered);
-    gathered.adapter_rank = 3;
-    gathered.adapted = AdaptedPart::kExperts;
-    if (recipe == Fp8Recipe::kBlock) cells.push_back(gathered);
-  }
-  return cells;
 }
 
 TEST(Mesh, fp8_experts_and_latents_stay_near_one_rank) {
