@@ -178,19 +178,7 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
   if (context.on_gpu())
     context.scratch(static_cast<std::size_t>(
         scratch_bytes(model, memory_request(config, run, options.purpose, replica.rank()))));
-  using GatherChannels = std::vector<WeightGather::Channel>;
-  if (part.store.sharded()) {
-    GatherChannels gathers{{MeshView::kDense, *channels.shard_gather}};
-    if (channels.experts) gathers.push_back({MeshView::kExpert, *channels.experts->shard_gather});
-    gather.emplace(context, store, gathers);
-  }
-  if (part.fp8) {
-    fp8_weights.emplace_back(context, store, *channels.shard_gather, *channels.tensor);
-    if (channels.experts) {
-      fp8_weights.emplace_back(context, store, *channels.experts->shard_gather,
-                               *channels.experts->tensor, MeshView::kExpert);
-    }
-  }
+  make_gathers();
   if (options.purpose == StagePurpose::kEvaluation) return;
   std::vector<ReductionChannels> reductions{
       {MeshView::kDense, *channels.shard_reduce, *channels.copy_reduce}};
@@ -215,6 +203,22 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
   if (config.balance() == MoeBalance::kBias)
     router_bias.emplace(params, store, config.moe.bias_rate);
   if (config.parallel.speculative_step) optimizer->allow_undo(store, context.device());
+}
+
+void Runtime::make_gathers() {
+  using GatherChannels = std::vector<WeightGather::Channel>;
+  if (part.store.sharded()) {
+    GatherChannels gathers{{MeshView::kDense, *channels.shard_gather}};
+    if (channels.experts) gathers.push_back({MeshView::kExpert, *channels.experts->shard_gather});
+    gather.emplace(context, store, gathers);
+  }
+  if (part.fp8) {
+    fp8_weights.emplace_back(context, store, *channels.shard_gather, *channels.tensor);
+    if (channels.experts) {
+      fp8_weights.emplace_back(context, store, *channels.experts->shard_gather,
+                               *channels.experts->tensor, MeshView::kExpert);
+    }
+  }
 }
 
 void Runtime::make_executors() {

@@ -151,6 +151,7 @@ class Runtime {
   std::optional<TiedWeight> tied_weight;  ///< in training, where they are on two pipeline ranks
 
  private:
+  void make_gathers();
   void make_executors();
   void sum_partial_gradients();
 
