@@ -73,7 +73,7 @@ TEST(Reporter, a_skip_says_why) {
   config.log.tensorboard = false;
   testing::internal::CaptureStderr();
   {
-    Reporter reporter(config, {}, 100, 1);
+    Reporter reporter(config, {}, {100, 100}, 1);
     StepLine nothing;  // of a step that was not computed
     nothing.step = 3;
     nothing.step_seconds = 0.1;
