@@ -147,14 +147,15 @@ TEST_P(Fp8Codes, of_gradients_have_the_bits_of_rows) {
 TEST_P(Fp8Codes, of_gradients_stand_in_place_of_rows) {
   const ModelConfig config = model_of(GetParam());
   if (config.layers.back().experts && config.layers.back().experts->shared_gate) return;
-  StageShape shape{kSequences, kTokens};
+  constexpr std::int64_t kMany = 4096;  // of few, experts' blocks of 128 rows are mostly padding
+  StageShape shape{kSequences, kMany};
   const auto bytes = [&](std::int64_t bf16_layers) {
     shape.fp8 = Fp8Precision{Fp8Recipe::kBlock, DType::kF8E5M2, {bf16_layers, 0}};
     return Stage::buffer_bytes(config, shape, DType::kBF16);
   };
   std::int64_t most = 0;
   for (const LayerConfig& layer : config.layers) most = std::max(most, layer.mlp.up_size());
-  EXPECT_GE(bytes(1) - bytes(0), kSequences * kTokens * most * 2);
+  EXPECT_GE(bytes(1) - bytes(0), kSequences * kMany * most * 2);
 }
 
 }  // namespace
