@@ -51,15 +51,6 @@ struct Shows {
   }
 };
 
-/// Options of the contract that this version does not have.
-struct LaterOption {
-  std::string_view command, option;
-};
-constexpr LaterOption kLaterOptions[] = {
-    {"train evaluate", "--ema"},
-    {"train export", "--ema"},
-};
-
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -77,9 +68,6 @@ bool has_config(const CLI::App& app) {
 std::string advice_on(const CLI::App& app, const std::string& option, const std::string& value) {
   const std::string name = option.substr(0, option.find('='));
   const std::string shown = value.empty() ? "VALUE" : value;
-  for (const auto& [command, later] : kLaterOptions) {
-    if (command == app.get_name() && later == name) return "It is not in this version";
-  }
   if (name == "--config" || name == "-c" || name == "--config-file" || name == "--config_file")
     return fmt::format("A config stands without an option: `{} {}`", app.get_name(),
                        value.empty() ? "CONFIG" : value);
