@@ -16,7 +16,6 @@ bool is_future_key(std::string_view path) {
 
 bool is_future_value(std::string_view path, const Json& value) {
   static constexpr std::pair<std::string_view, std::string_view> kWords[] = {
-      {"model_backend.attention", "auto"},
       {"optimizer.kind", "adafactor"},
       {"optimizer.kind", "muon"},
       {"optimizer.kind", "schedule-free"},
