@@ -87,9 +87,8 @@ Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store
     tensor.lr_scale = param.lr_scale;
     tensors_.push_back(tensor);
     indices_.push_back(index);
-    if (config.ema == 0) continue;
-    averages_.push_back({store.optimizer_state(moments, index), tensor.parameter});
-    averaged_.push_back(index);
+    if (config.ema > 0)
+      averages_.push_back({store.optimizer_state(moments, index), tensor.parameter});
   }
 }
 
@@ -127,7 +126,7 @@ void Optimizer::average(Context& context) {
 
 void Optimizer::begin_averages(Context& context, const std::function<bool(ParamIndex)>& of) {
   for (std::size_t i = 0; i < averages_.size(); ++i) {
-    if (of(averaged_[i])) cast(context, averages_[i].average, averages_[i].parameter);
+    if (of(indices_[i])) cast(context, averages_[i].average, averages_[i].parameter);
   }
 }
 

@@ -66,8 +66,7 @@ class Optimizer {
   RunConfig::Optimizer config_;
   std::vector<UpdateTensor> tensors_, undoable_;  // the same, with places in kept_
   std::vector<ParamIndex> indices_;               // of each of tensors_
-  std::vector<AveragedTensor> averages_;
-  std::vector<ParamIndex> averaged_;  // whose they are
+  std::vector<AveragedTensor> averages_;          // likewise, or none
   std::int64_t applied_updates_ = 0;
   Buffer kept_;
   std::int64_t kept_updates_ = 0;  ///< applied_updates_ of then
