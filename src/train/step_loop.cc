@@ -132,12 +132,10 @@ void StepLoop::receive_reports() {
   const auto targets = static_cast<double>(at(k).target_count);
   now_.loss = targets == 0 ? kNaN : facts.loss_sum / targets;
   now_.z_loss = runtime_.config.stability.z_loss * facts.square_sum / targets;
-  nothing_clipped_ = now_.finite() && spike().empty() &&
+  const bool watched = now_.finite() && inputs_.spikes != nullptr;
+  spike_ = watched ? inputs_.spikes->spike_of(now_.loss, facts.norm) : "";
+  nothing_clipped_ = now_.finite() && spike_.empty() &&
                      clip_coefficient(facts.norm, runtime_.config.optimizer.clip_grad_norm) == 1;
-}
-
-std::string_view StepLoop::spike() const {
-  return inputs_.spikes == nullptr ? "" : inputs_.spikes->spike_of(now_.loss, now_.facts.norm);
 }
 
 bool StepLoop::may_run_ahead() const {
@@ -172,8 +170,8 @@ void StepLoop::take_back() {
 void StepLoop::update_or_skip() {
   if (!now_.finite()) {
     now_.skip = find_skip();
-  } else if (const std::string_view reason = spike(); !reason.empty()) {
-    now_.skip = SkipLine{next_step(), std::string(reason), 0, ""};
+  } else if (!spike_.empty()) {
+    now_.skip = SkipLine{next_step(), std::string(spike_), 0, ""};
   } else {
     const std::optional<ExpertReport>& experts = now_.facts.experts;
     BlockMeter* const meter = is_measured(next_step()) ? &*runtime_.block_meter : nullptr;

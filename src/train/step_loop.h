@@ -16,6 +16,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dataset/loader.h"
@@ -96,8 +97,6 @@ class StepLoop {
   [[nodiscard]] bool may_run_ahead() const;
   void run_ahead();
   void take_back();
-  /// Why a finite step is not updated; empty: it is.
-  [[nodiscard]] std::string_view spike() const;
   void update_or_skip();
   CommittedStep commit();
   [[nodiscard]] double learning_rate_of_step() const;
@@ -118,8 +117,11 @@ class StepLoop {
   bool ahead_ = false;                   // next_step() is updated
   // Of this rank's last forward and backward.
   double loss_sum_ = 0, square_sum_ = 0, micro_batch_square_ = 0;
-  CommittedStep now_;             // next_step(), so far
-  bool nothing_clipped_ = false;  // of the step whose reports came last; and it is finite
+  CommittedStep now_;  // next_step(), so far
+  // Of the step whose reports came last: why, finite, it is not updated (empty: it is); and whether
+  // it is finite, no spike, and its norm within the limit.
+  std::string_view spike_;
+  bool nothing_clipped_ = false;
   std::int64_t undone_steps_ = 0;
 };
 
