@@ -113,7 +113,7 @@ PlannedTime plan_time(const RunConfig& config, const ResolvedRun& run, const Clu
   planned.mfu = planned.tokens_per_second * static_cast<double>(flops_per_token) /
                 (1e12 * planned.peak_tflops * run.mesh.size());
   RunLength& length = planned.length;
-  const PredictedStep mean = predict_mean_step(config, run, cluster);
+  const PredictedStep mean = predict_mean_step(planned.step, config, run, cluster);
   length.tokens =
       static_cast<double>(run.samples()) * static_cast<double>(config.data.sequence_length);
   length.seconds = mean.seconds * static_cast<double>(run.steps);

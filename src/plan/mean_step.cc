@@ -19,11 +19,11 @@ void add(PredictedStep& sum, const PredictedStep& step, double share) {
 
 }  // namespace
 
-PredictedStep predict_mean_step(const RunConfig& config, const ResolvedRun& run,
-                                const Cluster& cluster) {
+PredictedStep predict_mean_step(const PredictedStep& largest, const RunConfig& config,
+                                const ResolvedRun& run, const Cluster& cluster) {
   const std::vector<std::int64_t> sizes = run.ramp.sizes();
+  if (sizes.size() == 1 || run.steps == 0) return largest;
   StepLayout layout = step_layout(config, run);
-  if (sizes.size() == 1 || run.steps == 0) return predict_step(config.model, layout, cluster);
   const std::vector<BatchRamp::Stretch> stretches = run.ramp.stretches(0, run.steps);
   PredictedStep mean;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -32,7 +32,8 @@ PredictedStep predict_mean_step(const RunConfig& config, const ResolvedRun& run,
       steps += size == sizes[i] ? static_cast<double>(count) : 0;
     layout.passes = run.passes_of(sizes[i]);
     layout.schedule = &run.pipeline.steps[i].schedule;
-    add(mean, predict_step(config.model, layout, cluster), steps / static_cast<double>(run.steps));
+    add(mean, i == 0 ? largest : predict_step(config.model, layout, cluster),
+        steps / static_cast<double>(run.steps));
   }
   return mean;
 }

@@ -5,9 +5,9 @@
 
 namespace trireme {
 
-/// A step of a run that resolves, in the mean over its steps: they differ where batch.global is a
-/// ramp.
-PredictedStep predict_mean_step(const RunConfig& config, const ResolvedRun& run,
-                                const Cluster& cluster);
+/// The mean over the steps of a run that resolves, which differ where batch.global is a ramp;
+/// `largest`: what is predicted of a step of the largest batch.
+PredictedStep predict_mean_step(const PredictedStep& largest, const RunConfig& config,
+                                const ResolvedRun& run, const Cluster& cluster);
 
 }  // namespace trireme

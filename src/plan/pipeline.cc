@@ -266,15 +266,15 @@ Pipeline lay_out_stages(const RunConfig& config, std::int64_t micro_batches) {
 
 namespace {
 
-/// The schedule of one size, where nobody has made it: generated, or read.
+/// The schedule of one size, where nobody has made it: generated, or that `of_file`.
 Schedule schedule_of_step(const RunConfig& config, const Pipeline& pipeline,
-                          const ScheduleRequest& request) {
+                          const ScheduleRequest& request, const Schedule& of_file) {
   const RunConfig::Parallel& parallel = config.parallel;
   if (schedule_kind(parallel.pipeline_schedule)) return make_schedule(request);
-  Schedule schedule = schedule_of_file(config, request.micro_batches);
-  require_valid(schedule, parallel.pipeline_schedule,
+  check_for_run(of_file, config, request.micro_batches);
+  require_valid(of_file, parallel.pipeline_schedule,
                 {parallel.pipeline_memory_limit, pipeline.w_memory, pipeline.r_memory});
-  return schedule;
+  return of_file;
 }
 
 }  // namespace
@@ -284,12 +284,12 @@ Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh,
                        const std::vector<Schedule>* made, PipelineDetail detail) {
   const ResolvedBatch& largest = passes.front();
   Pipeline pipeline;
+  Schedule of_file;
   if (made == nullptr && schedule_kind(config.parallel.pipeline_schedule)) {
     pipeline = lay_out_stages(config, largest.accumulation);
   } else {
-    pipeline.placement =
-        shape_of(made != nullptr ? made->front() : schedule_of_file(config, largest.accumulation))
-            .placement;
+    if (made == nullptr) of_file = schedule_of_file(config, largest.accumulation);
+    pipeline.placement = shape_of(made != nullptr ? made->front() : of_file).placement;
     check_layers(config, std::ssize(pipeline.placement));
     place_stages(config, pipeline);
   }
@@ -306,7 +306,8 @@ Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh,
     request.times = pipeline.times;
     request.w_memory = pipeline.w_memory;
     request.stage_sizes = sizes;
-    step.schedule = made != nullptr ? made->at(i) : schedule_of_step(config, pipeline, request);
+    step.schedule =
+        made != nullptr ? made->at(i) : schedule_of_step(config, pipeline, request, of_file);
     step.schedule.first_trained = first_trained_stage(config.model, pipeline.stages);
     append(pipeline.chunks, trireme::chunks_of(step.schedule, pipeline.stages));
     if (detail == PipelineDetail::kPrograms)

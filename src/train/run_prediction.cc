@@ -40,7 +40,8 @@ std::optional<Cluster> cluster_of(const RunConfig& config, std::vector<Problem>&
 
 PredictedTime predict_time(const RunConfig& config, const ResolvedRun& run,
                            const Cluster& cluster) {
-  const PredictedStep step = predict_mean_step(config, run, cluster);
+  const PredictedStep largest = predict_step(config.model, step_layout(config, run), cluster);
+  const PredictedStep step = predict_mean_step(largest, config, run, cluster);
   PredictedTime predicted;
   predicted.cluster = cluster.name;
   predicted.step_seconds = step.seconds;
