@@ -149,10 +149,8 @@ std::vector<Pixel> mean_line(const std::vector<LossPoint>& points, const Axis& t
 }
 
 std::string with_last(std::string_view name, const std::vector<LossPoint>& points) {
-  for (auto point = points.rbegin(); point != points.rend(); ++point) {
-    if (std::isfinite(point->loss)) return fmt::format("{} {:.4g}", name, point->loss);
-  }
-  return std::string(name);
+  const std::optional<double> loss = last_loss(points);
+  return loss ? fmt::format("{} {:.4g}", name, *loss) : std::string(name);
 }
 
 void draw_training(SvgPainter& svg, const LossCurves& curves, const Axis& tokens, const Axis& loss,

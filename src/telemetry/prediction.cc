@@ -8,7 +8,6 @@ namespace trireme {
 
 namespace {
 
-constexpr double kJoulesPerKwh = 3.6e6;
 /// What a part must have of a step to be shown.
 constexpr double kShown = 0.01;
 

@@ -8,6 +8,8 @@
 
 namespace trireme {
 
+inline constexpr double kJoulesPerKwh = 3.6e6;
+
 /// Means over steps; the first that is added, which makes and loads things, is left out.
 class StepMeans {
  public:

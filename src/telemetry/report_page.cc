@@ -2,13 +2,14 @@
 
 #include <fmt/core.h>
 
-#include <cmath>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/human_format.h"
 #include "telemetry/figure_plot.h"
 #include "telemetry/loss_plot.h"
+#include "telemetry/prediction.h"
 #include "telemetry/svg_painter.h"
 
 namespace trireme {
@@ -48,8 +49,6 @@ pre { overflow-x: auto; font-size: 13px; }
 }
 )css";
 
-constexpr double kJoulesPerKwh = 3.6e6;
-
 using Rows = std::vector<std::pair<std::string, std::string>>;
 
 /// Without what only a file of its own has.
@@ -62,18 +61,15 @@ const Json* member(const Json* json, std::string_view key) {
   return json == nullptr ? nullptr : json->find(key);
 }
 
-std::string last_loss(const std::vector<LossPoint>& points) {
-  for (auto point = points.rbegin(); point != points.rend(); ++point) {
-    if (std::isfinite(point->loss)) return fmt::format("{:.4f}", point->loss);
-  }
-  return "";
-}
-
 void add_losses(Rows& rows, const LossCurves& curves) {
-  rows.emplace_back("loss", last_loss(curves.training));
+  const auto last = [](const std::vector<LossPoint>& points) {
+    const std::optional<double> loss = last_loss(points);
+    return loss ? fmt::format("{:.4f}", *loss) : "";
+  };
+  rows.emplace_back("loss", last(curves.training));
   for (const ValidationCurve& curve : curves.validation) {
     const std::string name = curve.name.empty() ? "" : " of " + curve.name;
-    rows.emplace_back("validation loss" + name, last_loss(curve.points));
+    rows.emplace_back("validation loss" + name, last(curve.points));
   }
 }
 

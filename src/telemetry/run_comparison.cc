@@ -10,6 +10,7 @@
 #include "base/human_format.h"
 #include "base/utf8.h"
 #include "telemetry/metrics_file.h"
+#include "telemetry/prediction.h"
 
 namespace trireme {
 
@@ -298,7 +299,7 @@ std::string summaries_text(const Comparison& comparison) {
   table.row(std::move(heading));
   const auto loss = [](double value) { return fmt::format("{:.4f}", value); };
   const auto seconds = [](double value) { return fmt::format("{:.4g}", value); };
-  const auto kwh = [](double joules) { return fmt::format("{:.4g}", joules / 3.6e6); };
+  const auto kwh = [](double joules) { return fmt::format("{:.4g}", joules / kJoulesPerKwh); };
   for (std::size_t i = 0; i < names.size(); ++i) {
     const RunSummary& run = comparison.runs[i];
     std::vector<std::string> cells = {

@@ -6,12 +6,13 @@
 #include <cmath>
 
 #include "base/human_format.h"
+#include "telemetry/prediction.h"
 
 namespace trireme {
 
 namespace {
 
-constexpr double kJoulesPerKwh = 3.6e6, kSecondsPerHour = 3600;
+constexpr double kSecondsPerHour = 3600;
 
 std::optional<double> real(const Json* line, std::string_view key) {
   const Json* value = line == nullptr ? nullptr : line->find(key);

@@ -1,6 +1,7 @@
 #include "telemetry/run_history.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 
@@ -17,6 +18,13 @@ double real_or_nan(const Json& line, std::string_view key) {
 }
 
 }  // namespace
+
+std::optional<double> last_loss(const std::vector<LossPoint>& points) {
+  for (auto point = points.rbegin(); point != points.rend(); ++point) {
+    if (std::isfinite(point->loss)) return point->loss;
+  }
+  return std::nullopt;
+}
 
 void RunHistory::refresh() {
   if (std::filesystem::file_size(path_) < offset_) *this = RunHistory(path_);

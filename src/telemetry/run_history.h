@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@ struct LossPoint {
   double tokens;
   double loss;  ///< NaN where the step had none
 };
+
+/// The newest that a step had; nothing where none had any.
+std::optional<double> last_loss(const std::vector<LossPoint>& points);
 
 /// Of one validation set; the only one may have no name.
 struct ValidationCurve {
