@@ -2,21 +2,23 @@
 
 #include <algorithm>
 
+#include "store/state.h"
+
 namespace trireme {
 
 namespace {
-constexpr const char *kParameters = "parameters/", *kAverages = "ema/";
+constexpr const char* kParameters = "parameters/";
 }
 
 std::string stored_name(const Manifest& manifest, const std::string& parameter, WeightSet set) {
-  const std::string average = kAverages + parameter;
+  const std::string average = average_name(parameter);
   const bool averaged = set == WeightSet::kAveraged && manifest.find(average) != nullptr;
   return averaged ? average : kParameters + parameter;
 }
 
 void require_weights(const Manifest& manifest, const std::filesystem::path& folder, WeightSet set) {
   const auto is_average = [](const ManifestTensor& tensor) {
-    return tensor.name.starts_with(kAverages);
+    return tensor.name.starts_with(average_name(""));
   };
   if (set == WeightSet::kLast ||
       std::any_of(manifest.tensors.begin(), manifest.tensors.end(), is_average))

@@ -383,7 +383,7 @@ enum class Of : std::uint8_t { kSaved, kBase };
 
 std::string name_in_state(const ParamMeta& param, const OptimizerState* state) {
   if (state == nullptr) return "parameters/" + param.name;
-  if (state->name == kAverageState) return fmt::format("{}/{}", kAverageState, param.name);
+  if (state->name == kAverageState) return average_name(param.name);
   return fmt::format("optimizer/{}/{}", param.name, state->name);
 }
 

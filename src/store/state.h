@@ -10,6 +10,9 @@
 
 namespace trireme {
 
+/// The tensor of a parameter's averaged weights (optimizer.ema).
+inline std::string average_name(const std::string& parameter) { return "ema/" + parameter; }
+
 /// A shard of a global tensor that this rank holds.
 struct StateTensor {
   std::string name;  ///< "parameters/NAME", "optimizer/NAME/exp_avg", "ema/NAME"

@@ -268,7 +268,7 @@ void load_checkpoint(Runtime& runtime, const std::filesystem::path& folder) {
       before == now ? integer_of(manifest.scalars, "applied_updates") : 0);
   runtime.optimizer->begin_averages(runtime.context, [&](ParamIndex index) {
     const std::string& name = runtime.store.params()[static_cast<std::size_t>(index)].name;
-    return manifest.find(fmt::format("{}/{}", kAverageState, name)) == nullptr;
+    return manifest.find(average_name(name)) == nullptr;
   });
 }
 
