@@ -18,8 +18,8 @@ View as_rows(const View& view) {
 
 std::int64_t columns_of(const Shape& shape) { return shape.rank() == 1 ? 1 : shape[1]; }
 
-std::int64_t rows_of_piece(const Shape& shape) {
-  return std::clamp<std::int64_t>(BlockMeter::kPieceElements / columns_of(shape), 1,
+std::int64_t rows_of_piece(const Shape& shape, BlockMeter::Piece piece) {
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(piece) / columns_of(shape), 1,
                                   std::max<std::int64_t>(shape[0], 1));
 }
 
@@ -53,52 +53,73 @@ void add_squares(Context& context, ExactSum& sum, const ConstTensorView& rows) {
 }  // namespace
 
 BlockMeter::BlockMeter(const ParamStore& store, std::vector<int> place_of, int blocks,
-                       Device device)
+                       Device device, Piece piece)
     : store_(store),
+      piece_(piece),
       place_of_(std::move(place_of)),
       squares_(static_cast<std::size_t>(blocks)),
       old_(DType::kF32,
-           {buffer_bytes(store.params(), store.gradients().layout()) /
+           {buffer_bytes(store.params(), store.gradients().layout(), piece) /
             static_cast<std::int64_t>(sizeof(float))},
            device) {}
 
 std::int64_t BlockMeter::buffer_bytes(const std::vector<ParamMeta>& params,
-                                      const StoreLayout& layout) {
+                                      const StoreLayout& layout, Piece piece) {
   std::int64_t elements = 0;
   for (ParamIndex i = 0; i < static_cast<int>(params.size()); ++i) {
     const Shape shape = layout.owned_shape(i);
     if (params[static_cast<std::size_t>(i)].shares == kNoParam && shape.count() > 0)
-      elements = std::max(elements, rows_of_piece(shape) * columns_of(shape));
+      elements = std::max(elements, rows_of_piece(shape, piece) * columns_of(shape));
   }
   return elements * static_cast<std::int64_t>(sizeof(float));
 }
 
 void BlockMeter::clear() { squares_.assign(squares_.size(), {}); }
 
-void BlockMeter::measure(Context& context, ParamIndex index, const UpdateTensor& tensor,
-                         const std::function<void(const UpdateTensor&)>& update) {
+BlockSquares& BlockMeter::begin(Context& context, ParamIndex index, const Shape& owned) {
   const auto block =
       static_cast<std::size_t>(store_.params()[static_cast<std::size_t>(index)].block);
   BlockSquares& squares = squares_[static_cast<std::size_t>(place_of_[block])];
+  if (owned.count() == 0) return squares;
+  add_squares(context, squares.gradient, as_rows(store_.gradients().counted(index)));
+  squares.elements += store_.gradients().counted_rows(index, owned[0]).size * columns_of(owned);
+  return squares;
+}
+
+void BlockMeter::measure_change(Context& context, BlockSquares& squares, const TensorView& value,
+                                const std::function<void()>& update) {
+  const TensorView old = old_.view().rows(0, value.count()).reshape(value.shape);
+  cast(context, old, value);
+  add_squares(context, squares.weights, old);
+  update();
+  scale(context, old, -1);
+  accumulate(context, old, value);
+  add_squares(context, squares.update, old);
+}
+
+void BlockMeter::measure(Context& context, ParamIndex index, const UpdateTensor& tensor,
+                         const std::function<void(const UpdateTensor&)>& update) {
   const std::int64_t rows = tensor.parameter.shape[0];
   const Slice counted = store_.gradients().counted_rows(index, rows);
   const std::int64_t end = counted.begin + counted.size;
-  const std::int64_t step = rows_of_piece(tensor.parameter.shape);
-  add_squares(context, squares.gradient, as_rows(store_.gradients().counted(index)));
-  squares.elements += counted.size * columns_of(tensor.parameter.shape);
+  const std::int64_t step = rows_of_piece(tensor.parameter.shape, piece_);
+  BlockSquares& squares = begin(context, index, tensor.parameter.shape);
   if (counted.begin > 0) update(part_of(tensor, {0, counted.begin}));
   for (std::int64_t begin = counted.begin; begin < end; begin += step) {
     const UpdateTensor part = part_of(tensor, {begin, std::min(step, end - begin)});
-    const TensorView value = part.parameter;
-    const TensorView old = old_.view().rows(0, value.count()).reshape(value.shape);
-    cast(context, old, value);
-    add_squares(context, squares.weights, old);
-    update(part);
-    scale(context, old, -1);
-    accumulate(context, old, value);
-    add_squares(context, squares.update, old);
+    measure_change(context, squares, part.parameter, [&] { update(part); });
   }
   if (end < rows) update(part_of(tensor, {end, rows - end}));
+}
+
+void BlockMeter::measure(Context& context, ParamIndex index, const TensorView& value,
+                         const std::function<void()>& update) {
+  expect(piece_ == Piece::kWhole, "a whole parameter for a meter of rows");
+  BlockSquares& squares = begin(context, index, value.shape);
+  const Slice counted =
+      value.count() == 0 ? Slice{0, 0} : store_.gradients().counted_rows(index, value.shape[0]);
+  if (counted.size == 0) return update();
+  measure_change(context, squares, as_rows(value).rows(counted.begin, counted.size), update);
 }
 
 }  // namespace trireme

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <span>
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/grad_norm/grad_norm.h"
+#include "optim/elementwise_rule.h"
 
 namespace trireme {
 
@@ -51,119 +51,114 @@ double clip_coefficient(double norm, double limit) {
 
 namespace {
 
-/// States of the store before the average.
-std::size_t moments_of(OptimizerKind kind) { return kind == OptimizerKind::kLion ? 1 : 2; }
+/// What an update keeps of parameters, without the average.
+std::vector<OptimizerState> states_of(const RunConfig::Optimizer& config) {
+  return ElementwiseRule::states(config.kind);
+}
+
+std::vector<std::unique_ptr<UpdateRule>> make_rules(const RunConfig::Optimizer& config,
+                                                    const ParamStore& store,
+                                                    const ViewChannels& /*channels*/) {
+  std::vector<UpdatedParam> params;
+  for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
+    const ParamMeta& param = store.params()[static_cast<std::size_t>(index)];
+    if (!store.has_value(index) || !param.trainable) continue;
+    params.push_back({index, param.weight_decay.value_or(param.decay ? config.weight_decay : 0),
+                      param.lr_scale});
+  }
+  std::vector<std::unique_ptr<UpdateRule>> rules;
+  rules.push_back(std::make_unique<ElementwiseRule>(config.kind, config, store, params));
+  return rules;
+}
 
 }  // namespace
 
 StoreContents Optimizer::contents(const RunConfig::Optimizer& config) {
-  StoreContents contents{true, {{"exp_avg"}}};
-  if (moments_of(config.kind) > 1) contents.states.push_back({"exp_avg_sq"});
+  StoreContents contents{true, states_of(config)};
   if (config.ema > 0) contents.states.push_back({kAverageState});
   return contents;
 }
 
 double Optimizer::bytes_of_update(const RunConfig::Optimizer& config) {
-  // A gradient is cleared, read for the norm and for the update; values and moments are read and
+  // A gradient is cleared, read for the norm and for the update; values and states are read and
   // written.
-  const auto states = static_cast<double>(1 + moments_of(config.kind));
-  return 12 + 8 * states + (config.ema > 0 ? 12 : 0);
+  double bytes = 12 + 8 + (config.ema > 0 ? 12 : 0);
+  for (const OptimizerState& state : states_of(config))
+    bytes += 2 * static_cast<double>(size_of(state.dtype));
+  return bytes;
 }
 
-Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store)
-    : config_(config) {
-  const std::size_t moments = moments_of(config.kind);
+BlockMeter::Piece Optimizer::piece(const RunConfig::Optimizer& /*config*/) {
+  return BlockMeter::Piece::kRows;
+}
+
+Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store,
+                     const ViewChannels& channels)
+    : decay_of_averages_(config.ema), rules_(make_rules(config, store, channels)) {
+  if (config.ema == 0) return;
   for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
-    const ParamMeta& param = store.params()[static_cast<std::size_t>(index)];
-    if (!store.has_value(index) || !param.trainable || store.value(index).count() == 0) continue;
-    UpdateTensor tensor;
-    tensor.parameter = store.value(index);
-    tensor.copy = store.copy(index);
-    tensor.exp_avg = store.optimizer_state(0, index);
-    if (moments > 1) tensor.exp_avg_sq = store.optimizer_state(1, index);
-    tensor.gradient = store.gradients().owned(index);
-    tensor.gradient_slots = store.gradients().slots(index);
-    tensor.weight_decay = param.weight_decay.value_or(param.decay ? config.weight_decay : 0);
-    tensor.lr_scale = param.lr_scale;
-    tensors_.push_back(tensor);
-    indices_.push_back(index);
-    if (config.ema > 0)
-      averages_.push_back({store.optimizer_state(moments, index), tensor.parameter});
+    const bool trained = store.params()[static_cast<std::size_t>(index)].trainable;
+    if (!store.has_value(index) || !trained || store.value(index).count() == 0) continue;
+    averages_.push_back({store.optimizer_state(kAverageState, index), store.value(index)});
+    averaged_.push_back(index);
   }
 }
 
-void Optimizer::update(Context& context, std::span<const UpdateTensor> tensors, double lr,
-                       double gradient_scale) const {
-  const auto [beta1, beta2] = config_.betas;
-  const auto scale = static_cast<float>(gradient_scale);
-  if (config_.kind == OptimizerKind::kLion)
-    return lion_update(context, tensors, {beta1, beta2}, lr, scale);
-  const auto t = static_cast<double>(applied_updates_);
-  adamw_update(context, tensors, {beta1, beta2, config_.eps.value_or(0)},
-               {lr, 1 - std::pow(beta1, t), 1 - std::pow(beta2, t), scale});
+UpdateStep Optimizer::step_of(double lr, double gradient_scale) const {
+  return {lr, static_cast<float>(gradient_scale), applied_updates_};
 }
 
 void Optimizer::step(Context& context, double lr, double gradient_scale, Undo undo) {
-  const bool keeps = undo == Undo::kPossible;
-  if (keeps) kept_updates_ = applied_updates_;
+  if (undo == Undo::kPossible) kept_updates_ = applied_updates_;
   ++applied_updates_;
-  update(context, keeps ? undoable_ : tensors_, lr, gradient_scale);
+  const UpdateStep step = step_of(lr, gradient_scale);
+  for (const auto& rule : rules_) {
+    if (undo == Undo::kPossible) {
+      rule->step_undoable(context, step);
+    } else {
+      rule->step(context, step);
+    }
+  }
 }
 
 void Optimizer::step(Context& context, double lr, double gradient_scale, BlockMeter& meter) {
   ++applied_updates_;
   meter.clear();
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    meter.measure(context, indices_[i], tensors_[i], [&](const UpdateTensor& rows) {
-      update(context, {&rows, 1}, lr, gradient_scale);
-    });
-  }
+  for (const auto& rule : rules_) rule->step(context, step_of(lr, gradient_scale), meter);
 }
 
 void Optimizer::average(Context& context) {
-  if (!averages_.empty()) average_update(context, averages_, config_.ema);
+  if (!averages_.empty()) average_update(context, averages_, decay_of_averages_);
 }
 
 void Optimizer::begin_averages(Context& context, const std::function<bool(ParamIndex)>& of) {
   for (std::size_t i = 0; i < averages_.size(); ++i) {
-    if (of(indices_[i])) cast(context, averages_[i].average, averages_[i].parameter);
+    if (of(averaged_[i])) cast(context, averages_[i].average, averages_[i].parameter);
   }
 }
 
-void Optimizer::allow_undo(const ParamStore& store, Device device) {
-  const std::int64_t bytes = undo_bytes(config_, store.params(), store.gradients().layout());
-  if (bytes == 0) return;
-  kept_ = Buffer(DType::kF32, {bytes / static_cast<std::int64_t>(sizeof(float))}, device);
-  undoable_ = tensors_;
-  const auto states = static_cast<std::int64_t>(1 + moments_of(config_.kind));
-  std::int64_t begin = 0;
-  for (UpdateTensor& tensor : undoable_) {
-    const std::int64_t count = states * tensor.parameter.count();
-    tensor.kept = kept_.view().rows(begin, count);
-    begin += count;
-  }
+void Optimizer::allow_undo(Device device) {
+  for (const auto& rule : rules_) rule->allow_undo(device);
 }
 
 std::int64_t Optimizer::undo_bytes(const RunConfig::Optimizer& config,
                                    const std::vector<ParamMeta>& params,
-                                   const StoreLayout& layout) {
-  std::int64_t count = 0;
-  for (ParamIndex i = 0; i < static_cast<int>(params.size()); ++i) {
-    if (params[static_cast<std::size_t>(i)].shares == kNoParam)
-      count += layout.owned_shape(i).count();
-  }
-  return count * static_cast<std::int64_t>((1 + moments_of(config.kind)) * sizeof(float));
+                                   const ParamDistribution& distribution) {
+  std::int64_t bytes = 0;
+  const auto add = [&](const OptimizerState& state) {
+    const StoreLayout layout = state_layout(params, state, distribution);
+    for (ParamIndex i = 0; i < static_cast<int>(params.size()); ++i) {
+      if (params[static_cast<std::size_t>(i)].shares == kNoParam && layout.has_room(i))
+        bytes += layout.owned_shape(i).count() * static_cast<std::int64_t>(size_of(state.dtype));
+    }
+  };
+  add({});  // the values lie like a state
+  for (const OptimizerState& state : states_of(config)) add(state);
+  return bytes;
 }
 
 void Optimizer::undo(Context& context) {
-  for (const UpdateTensor& tensor : undoable_) {
-    std::int64_t begin = 0;
-    for (const TensorView& state : {tensor.parameter, tensor.exp_avg, tensor.exp_avg_sq}) {
-      if (!state.given()) continue;
-      cast(context, state, tensor.kept.rows(begin, state.count()).reshape(state.shape));
-      begin += state.count();
-    }
-  }
+  for (const auto& rule : rules_) rule->undo(context);
   applied_updates_ = kept_updates_;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "config/run_config.h"
 #include "kernels/update/update.h"
 #include "optim/block_meter.h"
+#include "optim/update_rule.h"
 #include "store/param_store.h"
 
 namespace trireme {
@@ -25,15 +27,19 @@ std::string first_non_finite_gradient(Context& context, const ParamStore& store,
 /// PyTorch's clip_grad_norm_: min(1, limit / (norm + 1e-6)); 1 where limit is 0.
 double clip_coefficient(double norm, double limit);
 
-/// The updates of optimizer.kind over the rows that a store owns, and the averages of
-/// optimizer.ema.
+/// The updates of optimizer.kind over the rows that a store owns, by one rule or several, and the
+/// averages of optimizer.ema.
 class Optimizer {
  public:
   /// What a store must hold for it.
   static StoreContents contents(const RunConfig::Optimizer& config);
   /// Bytes of memory that an update reads and writes for each element, its norm included.
   static double bytes_of_update(const RunConfig::Optimizer& config);
-  Optimizer(const RunConfig::Optimizer& config, const ParamStore& store);
+  /// How much of a parameter its updates change together.
+  static BlockMeter::Piece piece(const RunConfig::Optimizer& config);
+  /// The store and the channels must outlive it.
+  Optimizer(const RunConfig::Optimizer& config, const ParamStore& store,
+            const ViewChannels& channels = {});
   /// One update with gradients * `gradient_scale`; rounds the bf16 copies on the way. With
   /// Undo::kPossible what it changes is copied on the way too; after allow_undo.
   enum class Undo : std::uint8_t { kImpossible, kPossible };
@@ -43,9 +49,10 @@ class Optimizer {
   void step(Context& context, double lr, double gradient_scale, BlockMeter& meter);
 
   /// Takes the memory of copies.
-  void allow_undo(const ParamStore& store, Device device);
+  void allow_undo(Device device);
   static std::int64_t undo_bytes(const RunConfig::Optimizer& config,
-                                 const std::vector<ParamMeta>& params, const StoreLayout& layout);
+                                 const std::vector<ParamMeta>& params,
+                                 const ParamDistribution& distribution);
   /// Back to before the last step that can be undone, in all bits. The bf16 copies are left stale.
   void undo(Context& context);
 
@@ -59,17 +66,14 @@ class Optimizer {
   void set_applied_updates(std::int64_t count) { applied_updates_ = count; }
 
  private:
-  /// Of so many updates as there are now.
-  void update(Context& context, std::span<const UpdateTensor> tensors, double lr,
-              double gradient_scale) const;
+  [[nodiscard]] UpdateStep step_of(double lr, double gradient_scale) const;
 
-  RunConfig::Optimizer config_;
-  std::vector<UpdateTensor> tensors_, undoable_;  // the same, with places in kept_
-  std::vector<ParamIndex> indices_;               // of each of tensors_
-  std::vector<AveragedTensor> averages_;          // likewise, or none
+  double decay_of_averages_;
+  std::vector<std::unique_ptr<UpdateRule>> rules_;
+  std::vector<ParamIndex> averaged_;      // of each of averages_
+  std::vector<AveragedTensor> averages_;  // or none
   std::int64_t applied_updates_ = 0;
-  Buffer kept_;
-  std::int64_t kept_updates_ = 0;  ///< applied_updates_ of then
+  std::int64_t kept_updates_ = 0;  ///< applied_updates_ before the step that can be undone
 };
 
 }  // namespace trireme

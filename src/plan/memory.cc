@@ -309,9 +309,11 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
     memory.buffers +=
         PartialGradients::bytes_of(params, gradients, of, request.part.cut.sequence_parallel);
   }
-  if (request.log_blocks) memory.buffers += BlockMeter::buffer_bytes(params, gradients);
+  if (request.log_blocks)
+    memory.buffers +=
+        BlockMeter::buffer_bytes(params, gradients, Optimizer::piece(request.optimizer));
   if (request.speculative_step)
-    memory.undo = Optimizer::undo_bytes(request.optimizer, params, gradients);
+    memory.undo = Optimizer::undo_bytes(request.optimizer, params, distribution);
   if (request.saving_max == 0) return memory;
   const State saved = state_boxes(params, contents.states, distribution);
   memory.saving = std::min(staged_bytes_max(saved), request.saving_max);

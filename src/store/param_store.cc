@@ -14,17 +14,21 @@ namespace {
 
 /// Elements of a store's memory besides gradients, for allocation and plan alike.
 struct Sizes {
-  std::int64_t values = 0, state = 0;
+  std::int64_t values = 0;
   std::array<std::int64_t, kWeightForms.size()> weights{};  ///< of each form, beside the values
 };
 
+std::int64_t whole_or_owned(bool whole, const StoreLayout& of) {
+  return whole ? of.valued_local_size() : of.valued_shard_size();
+}
+
+std::int64_t size_of_state(const StoreLayout& layout) {
+  return whole_or_owned(!layout.sharded(), layout);
+}
+
 template <class LayoutOf>
-Sizes sizes_of(const StoreLayout& layout, const StoreLayout& trained, const LayoutOf& layout_of,
-               DType compute, const StoreContents& contents) {
+Sizes sizes_of(const StoreLayout& layout, const LayoutOf& layout_of, DType compute) {
   const int stage = layout.zero_stage();
-  const auto whole_or_owned = [](bool whole, const StoreLayout& of) {
-    return whole ? of.valued_local_size() : of.valued_shard_size();
-  };
   const bool rounded = compute == DType::kBF16;
   Sizes sizes;
   // In fp32 the values are the weights, so that stages 1 and 2 hold them whole.
@@ -33,7 +37,6 @@ Sizes sizes_of(const StoreLayout& layout, const StoreLayout& trained, const Layo
     if (rounded || is_coded(form))
       sizes.weights[static_cast<std::size_t>(form)] = whole_or_owned(stage < 3, layout_of(form));
   }
-  if (!contents.states.empty()) sizes.state = whole_or_owned(stage == 0, trained);
   return sizes;
 }
 
@@ -72,8 +75,7 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StoreConten
       forms_(make_forms(params_, distribution)),
       quantized_(params_, distribution) {
   const Sizes sizes = sizes_of(
-      layout_, trained_, [&](WeightForm form) -> const StoreLayout& { return layout(form); },
-      compute, contents_);
+      layout_, [&](WeightForm form) -> const StoreLayout& { return layout(form); }, compute);
   expect(compute == DType::kBF16 || quantized_.size() == 0, "fp8 weights of a model in {}",
          name_of(compute));
   const auto make = [&](std::int64_t count, DType dtype) {
@@ -100,8 +102,11 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StoreConten
     }
   }
   if (contents_.gradients) gradients_.emplace(params_, trained_, device);
-  for (const OptimizerState& state : contents_.states)
-    states_.push_back(make(sizes.state, state.dtype));
+  for (const OptimizerState& state : contents_.states) {
+    StoreLayout layout = state_layout(params_, state, distribution);
+    const std::int64_t size = size_of_state(layout);
+    states_.push_back({std::move(layout), make(size, state.dtype)});
+  }
 }
 
 std::int64_t ParamStore::element_count() const {
@@ -266,8 +271,17 @@ TensorView ParamStore::codes(ParamIndex index) const {
 }
 
 TensorView ParamStore::optimizer_state(std::size_t slot, ParamIndex index) const {
-  return owned_part(trained_, states_.at(slot), trained_.sharded() ? In::kShard : In::kLocal,
+  const StoredState& state = states_.at(slot);
+  return owned_part(state.layout, state.memory, state.layout.sharded() ? In::kShard : In::kLocal,
                     index);
+}
+
+TensorView ParamStore::optimizer_state(std::string_view name, ParamIndex index) const {
+  const auto& states = contents_.states;
+  const auto at = std::find_if(states.begin(), states.end(),
+                               [&](const OptimizerState& state) { return state.name == name; });
+  expect(at != states.end(), "a store without the state {}", name);
+  return optimizer_state(static_cast<std::size_t>(at - states.begin()), index);
 }
 
 TensorView ParamStore::block_weights(int block, WeightForm form) const {
@@ -436,7 +450,9 @@ State state_of(const std::vector<ParamMeta>& params, const std::vector<Optimizer
 State ParamStore::state() const {
   return state_of(
       params_, contents_.states, Of::kSaved,
-      [this](int slot, ParamIndex) -> const StoreLayout& { return slot < 0 ? layout_ : trained_; },
+      [this](int slot, ParamIndex) -> const StoreLayout& {
+        return slot < 0 ? layout_ : states_[static_cast<std::size_t>(slot)].layout;
+      },
       [this](int slot, ParamIndex index) {
         return (slot < 0 ? value(index) : optimizer_state(static_cast<std::size_t>(slot), index))
             .data;
@@ -473,13 +489,25 @@ Nf4View ParamStore::base_nf4(ParamIndex index) const {
           owned(WeightForm::kNf4Absmax, nf4_absmax_shape(shape)), shape};
 }
 
+StoreLayout state_layout(const std::vector<ParamMeta>& params, const OptimizerState& state,
+                         const ParamDistribution& distribution) {
+  std::vector<ParamMeta> those = params;
+  for (ParamMeta& param : those)
+    param.trainable = param.trainable && (!state.has || state.has(param));
+  return {those, distribution, StoreLayout::Of::kGradients};
+}
+
 State state_boxes(const std::vector<ParamMeta>& params, const std::vector<OptimizerState>& states,
                   const ParamDistribution& distribution) {
-  const StoreLayout values(params, distribution),
-      trained(params, distribution, StoreLayout::Of::kGradients);
+  const StoreLayout values(params, distribution);
+  std::vector<StoreLayout> layouts;
+  for (const OptimizerState& state : states)
+    layouts.push_back(state_layout(params, state, distribution));
   return state_of(
       params, states, Of::kSaved,
-      [&](int slot, ParamIndex) -> const StoreLayout& { return slot < 0 ? values : trained; },
+      [&](int slot, ParamIndex) -> const StoreLayout& {
+        return slot < 0 ? values : layouts[static_cast<std::size_t>(slot)];
+      },
       [](int, ParamIndex) -> std::byte* { return nullptr; });
 }
 
@@ -489,10 +517,9 @@ ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& declared, D
   using Of = StoreLayout::Of;
   const std::vector<ParamMeta> params = as_computed(declared, compute);
   const auto layout_of = [&](Of of) { return StoreLayout(params, distribution, of); };
-  const StoreLayout trained = layout_of(Of::kGradients);
   const Sizes sizes = sizes_of(
-      layout_of(Of::kValues), trained,
-      [&](WeightForm form) { return layout_of(StoreLayout::of_form(form)); }, compute, contents);
+      layout_of(Of::kValues),
+      [&](WeightForm form) { return layout_of(StoreLayout::of_form(form)); }, compute);
   const QuantizedLayout quantized(params, distribution);
   Bytes bytes;
   bytes.parameters = 4 * sizes.values + 12 * quantized.size();
@@ -501,9 +528,11 @@ ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& declared, D
                         sizes.weights[static_cast<std::size_t>(form)];
   }
   if (distribution.zero_stage < 3) bytes.parameters += quantized.turned_size();
-  if (contents.gradients) bytes.gradients = Gradients::bytes_of(params, trained);
-  for (const OptimizerState& state : contents.states)
-    bytes.optimizer += static_cast<std::int64_t>(size_of(state.dtype)) * sizes.state;
+  if (contents.gradients) bytes.gradients = Gradients::bytes_of(params, layout_of(Of::kGradients));
+  for (const OptimizerState& state : contents.states) {
+    bytes.optimizer += static_cast<std::int64_t>(size_of(state.dtype)) *
+                       size_of_state(state_layout(params, state, distribution));
+  }
   return bytes;
 }
 

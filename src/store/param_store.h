@@ -18,6 +18,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,7 @@ inline constexpr const char* kAverageState = "ema";
 struct OptimizerState {
   std::string name;  ///< of the checkpoint: "optimizer/PARAMETER/NAME", or "ema/PARAMETER"
   DType dtype = DType::kF32;
+  std::function<bool(const ParamMeta&)> has = {};  ///< which trained parameters; empty: all
 };
 
 /// What a store holds besides the values.
@@ -115,6 +117,8 @@ class ParamStore {
   [[nodiscard]] TensorView copy(ParamIndex index) const;
   [[nodiscard]] TensorView codes(ParamIndex index) const;
   [[nodiscard]] TensorView optimizer_state(std::size_t slot, ParamIndex index) const;
+  /// Of the state of that name, which contents() must hold.
+  [[nodiscard]] TensorView optimizer_state(std::string_view name, ParamIndex index) const;
   /// Where contents().gradients.
   [[nodiscard]] Gradients& gradients() { return *gradients_; }
   [[nodiscard]] const Gradients& gradients() const { return *gradients_; }
@@ -178,6 +182,11 @@ class ParamStore {
   enum class In : std::uint8_t { kLocal, kShard };
   static TensorView owned_part(const StoreLayout& layout, const Buffer& buffer, In in,
                                ParamIndex index);
+  /// One of the optimizer's states: elements without it have no room.
+  struct StoredState {
+    StoreLayout layout;
+    Buffer memory;
+  };
   /// Weights of one form.
   struct Form {
     StoreLayout layout;
@@ -216,9 +225,13 @@ class ParamStore {
   Buffer turned_scales_, turned_;           // the latter to stage 2
   std::vector<TensorView> turned_blocks_;   // of each block
   mutable std::vector<char> turned_fresh_;  // of each of quantized_.turned()
-  std::vector<Buffer> states_;              // of each that the optimizer has declared
+  std::vector<StoredState> states_;         // of each that the optimizer has declared
   std::optional<Gradients> gradients_;
 };
+
+/// Where a state of the optimizer lies: as gradients do, of the parameters that have it.
+StoreLayout state_layout(const std::vector<ParamMeta>& params, const OptimizerState& state,
+                         const ParamDistribution& distribution);
 
 /// What ParamStore::state() of such a store names, without its memory: for the plan.
 State state_boxes(const std::vector<ParamMeta>& params, const std::vector<OptimizerState>& states,

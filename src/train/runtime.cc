@@ -121,6 +121,13 @@ ExpertAxis Channels::expert_axis(const ExpertCut& cut, DispatchMethod method) co
   return axis;
 }
 
+ViewChannels Channels::of_updates() const {
+  ViewChannels of{{{tensor.get(), shard_reduce.get(), copy_reduce.get()}, {}}};
+  if (experts)
+    of[1] = {experts->tensor.get(), experts->shard_reduce.get(), experts->copy_reduce.get()};
+  return of;
+}
+
 ByAxis Channels::sum(std::int64_t TrafficCounters::*counter) const {
   const auto of = [counter](std::initializer_list<const Communicator*> channels) {
     std::int64_t sum = 0;
@@ -195,14 +202,15 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
   }
   if (find_shared_home(params.metas) != kNoParam)
     tied_weight.emplace(context, store, *channels.ends);
-  optimizer.emplace(config.optimizer, store);
+  optimizer.emplace(config.optimizer, store, channels.of_updates());
   if (config.log.blocks) {
     const auto blocks = static_cast<int>(block_names(model).size());
-    block_meter.emplace(store, places_of_blocks(params, model), blocks, context.device());
+    block_meter.emplace(store, places_of_blocks(params, model), blocks, context.device(),
+                        Optimizer::piece(config.optimizer));
   }
   if (config.balance() == MoeBalance::kBias)
     router_bias.emplace(params, store, config.moe.bias_rate);
-  if (config.parallel.speculative_step) optimizer->allow_undo(store, context.device());
+  if (config.parallel.speculative_step) optimizer->allow_undo(context.device());
 }
 
 void Runtime::make_gathers() {

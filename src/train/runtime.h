@@ -80,6 +80,8 @@ struct Channels {
   std::optional<ExpertChannels> experts;     ///< in a model with experts
 
   [[nodiscard]] ExpertAxis expert_axis(const ExpertCut& cut, DispatchMethod method) const;
+  /// Those of experts' tensor axis join nothing unless ExpertChannels::tensor does.
+  [[nodiscard]] ViewChannels of_updates() const;
 
   /// Nanoseconds of the calling thread's waits so far.
   [[nodiscard]] ByAxis exposed_ns() const { return sum(&TrafficCounters::exposed_ns); }

@@ -11,10 +11,12 @@
 namespace trireme {
 namespace {
 
+constexpr auto kPieceElements = static_cast<std::int64_t>(BlockMeter::Piece::kRows);
+
 /// Three blocks: a matrix of more than one piece, one beside a vector, and one that is not trained.
 std::vector<ParamMeta> params_of_blocks() {
   const std::pair<Shape, int> of[] = {
-      {{BlockMeter::kPieceElements / 64 + 100, 64}, 0}, {{7, 3}, 1}, {{5}, 1}, {{4, 4}, 2}};
+      {{kPieceElements / 64 + 100, 64}, 0}, {{7, 3}, 1}, {{5}, 1}, {{4, 4}, 2}};
   std::vector<ParamMeta> params;
   for (const auto& [shape, block] : of) {
     ParamMeta meta;
