@@ -145,7 +145,7 @@ ChatTemplate prepare_chat(Task& task, const Options& options) {
 
 void prepare(Task& task, const ModelSource& source, const Options& options,
              GenerationRequest request) {
-  require_built(source.model());
+  require_generated(source.model());
   if (!options.prompts.as_ids()) {
     if (source.tokenizer().empty()) {
       throw DataError("{}: has no tokenizer.json. Give the prompt as --token-ids.",

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "commands/text_input.h"
 #include "config/problem.h"
-#include "model/model_limits.h"
 #include "tokenizer/conversations.h"
 
 namespace trireme {

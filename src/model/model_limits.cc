@@ -3,8 +3,9 @@
 namespace trireme {
 
 namespace {
-constexpr std::int64_t kHeadDimMax = 256;  // of attention
-}
+constexpr std::int64_t kHeadDimMax = 256;     // of attention
+constexpr std::int64_t kCachedRowMax = 1024;  // of attention over rows of latents
+}  // namespace
 
 std::optional<Problem> find_unbuilt(const ModelConfig& model) {
   for (const LayerConfig& layer : model.layers) {
@@ -20,8 +21,23 @@ std::optional<Problem> find_unbuilt(const ModelConfig& model) {
   return std::nullopt;
 }
 
-void require_built(const ModelConfig& model) {
-  if (const auto problem = find_unbuilt(model)) throw_problems({*problem});
+std::optional<Problem> find_ungenerated(const ModelConfig& model) {
+  for (const LayerConfig& layer : model.layers) {
+    if (!layer.attention.latent) continue;
+    const LatentConfig& latent = *layer.attention.latent;
+    if (latent.kv_rank % 2 == 0 && latent.cached_size() <= kCachedRowMax) continue;
+    return Problem{"model.kv_lora_rank", std::to_string(latent.kv_rank),
+                   fmt::format("an even number up to {}", kCachedRowMax - latent.rope_dim), "",
+                   "makes rows of a cache for generation of a size that is not in this version"};
+  }
+  return std::nullopt;
+}
+
+void require_generated(const ModelConfig& model) {
+  std::vector<Problem> problems;
+  for (const auto& problem : {find_unbuilt(model), find_ungenerated(model)})
+    if (problem) problems.push_back(*problem);
+  if (!problems.empty()) throw_problems(problems);
 }
 
 }  // namespace trireme

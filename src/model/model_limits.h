@@ -11,7 +11,10 @@ namespace trireme {
 /// The fault of a model that no op of this version computes; nothing where all do.
 std::optional<Problem> find_unbuilt(const ModelConfig& model);
 
-/// find_unbuilt as ConfigError, for commands that have no config of a run.
-void require_built(const ModelConfig& model);
+/// The fault of a model that trains and that tokens cannot be generated from, one after another.
+std::optional<Problem> find_ungenerated(const ModelConfig& model);
+
+/// Both as ConfigError, for commands that have no config of a run.
+void require_generated(const ModelConfig& model);
 
 }  // namespace trireme

@@ -260,6 +260,9 @@ class Resolver {
     const ModelConfig& model = config_.model;
     const std::int64_t tokens = config_.data.sequence_length;
     if (auto problem = find_unbuilt(model)) problems_.push_back(*std::move(problem));
+    if (!config_.evaluation.samples.empty()) {
+      if (auto problem = find_ungenerated(model)) problems_.push_back(*std::move(problem));
+    }
     if (tokens > model.max_positions) {
       if (model.learned_positions) {
         problems_.push_back(

@@ -131,6 +131,25 @@ TEST(Resolve, a_model_whose_heads_no_op_takes_is_refused) {
   EXPECT_EQ(refused_at(R"({"model_type":"llama","num_attention_heads":8})"), "model.head_dim");
 }
 
+TEST(Resolve, a_model_that_is_not_generated_from_is_refused_where_samples_are_asked_for) {
+  const auto refused_at = [](int kv_rank, std::vector<std::string> samples) {
+    RunConfig config = small_config();
+    config.model = model_of(fmt::format(
+        R"({{"model_type":"deepseek_v3","kv_lora_rank":{},"qk_nope_head_dim":8,
+            "qk_rope_head_dim":4,"v_head_dim":8,"hidden_size":64,"num_attention_heads":2,
+            "num_key_value_heads":2}})",
+        kv_rank));
+    config.evaluation.samples = std::move(samples);
+    const Outcome outcome = resolve(config, {});
+    return outcome.problems.empty() ? "" : only_problem(outcome).path;
+  };
+  for (const int served : {2, 33 + 1, 1020}) EXPECT_EQ(refused_at(served, {"a"}), "") << served;
+  for (const int rank : {1, 33, 1022}) {
+    EXPECT_EQ(refused_at(rank, {}), "") << rank;
+    EXPECT_EQ(refused_at(rank, {"a"}), "model.kv_lora_rank") << rank;
+  }
+}
+
 class LegalBatch : public testing::TestWithParam<BatchCase> {};
 
 TEST_P(LegalBatch, two_give_the_third) {
