@@ -72,7 +72,7 @@ OpWork work_of(std::span<const UpdateTensor> tensors, Moments moments) {
 /// Calls `kernel` of the context's table for `count` tensors, which `plain_of(i)` describes but for
 /// their places. Without a step none is written.
 template <class PlainOf>
-void update(Context& context, std::size_t count, const PlainOf& plain_of, const UpdateStep* step,
+void update(Context& context, std::size_t count, const PlainOf& plain_of, const UpdateScalars* step,
             const UpdateConstants& constants, void (*UpdateKernels::*kernel)(const UpdateArgs&)) {
   const std::size_t table_bytes = count * sizeof(UpdateTensorArgs);
   std::byte* table = context.host_scratch(table_bytes);
@@ -86,13 +86,13 @@ void update(Context& context, std::size_t count, const PlainOf& plain_of, const 
     blocks += (args.count + kUpdateElementsPerBlock - 1) / kUpdateElementsPerBlock;
   }
   if (elements == 0) return;
-  UpdateStep on_host = {};
-  UpdateStep* in_place = step == nullptr ? nullptr : &on_host;
+  UpdateScalars on_host = {};
+  UpdateScalars* in_place = step == nullptr ? nullptr : &on_host;
   const std::byte* device_table = table;
   if (context.on_gpu()) {
     device_table = context.device_constant({table, table_bytes});
     if (step != nullptr)
-      in_place = reinterpret_cast<UpdateStep*>(context.scratch(sizeof(UpdateStep)));
+      in_place = reinterpret_cast<UpdateScalars*>(context.scratch(sizeof(UpdateScalars)));
   }
   const UpdateKernels& kernels = choose_table("update", context, update_cpu, &GpuKernels::update);
   if (step != nullptr) kernels.write_step(context.exec(), in_place, *step);
@@ -114,8 +114,9 @@ void adamw_update(Context& context, std::span<const UpdateTensor> tensors,
     if (context.on_gpu()) check.absent("gradient_slots", tensors[i].gradient_slots, "on a GPU");
     return plain(check, tensors[i], Moments::kTwo);
   };
-  const UpdateStep step = {scalars.lr, scalars.lr / scalars.bias_correction1,
-                           scalars.gradient_scale, single(1 / std::sqrt(scalars.bias_correction2))};
+  const UpdateScalars step = {scalars.lr, scalars.lr / scalars.bias_correction1,
+                              scalars.gradient_scale,
+                              single(1 / std::sqrt(scalars.bias_correction2))};
   update(context, tensors.size(), plain_of, &step,
          {single(constants.beta1), single(1 - constants.beta1), single(constants.beta2),
           single(1 - constants.beta2), single(constants.eps)},
@@ -131,7 +132,7 @@ void lion_update(Context& context, std::span<const UpdateTensor> tensors,
     check.absent("exp_avg_sq", tensors[i].exp_avg_sq, "in Lion");
     return plain(check, tensors[i], Moments::kOne);
   };
-  const UpdateStep step = {lr, lr, gradient_scale, 1};
+  const UpdateScalars step = {lr, lr, gradient_scale, 1};
   update(context, tensors.size(), plain_of, &step,
          {single(constants.beta1), single(1 - constants.beta1), single(constants.beta2),
           single(1 - constants.beta2), 0},

@@ -121,7 +121,7 @@ void for_each_part(const UpdateArgs& args, const Body& body) {
 
 template <Rule kRule>
 void update(const UpdateArgs& args) {
-  const UpdateStep& step = *args.step;
+  const UpdateScalars& step = *args.step;
   const UpdateConstants& of = args.constants;
   const Constants constants = {F32::broadcast(step.gradient_scale),
                                F32::broadcast(of.beta1),
@@ -147,7 +147,7 @@ void average(const UpdateArgs& args) {
   });
 }
 
-void write_step(const Exec&, UpdateStep* to, const UpdateStep& step) { *to = step; }
+void write_step(const Exec&, UpdateScalars* to, const UpdateScalars& step) { *to = step; }
 
 }  // namespace
 

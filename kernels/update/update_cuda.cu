@@ -116,7 +116,7 @@ __device__ __forceinline__ void for_block(const UpdateTensorArgs& tensor, const 
 template <class Rule>
 __global__ void __launch_bounds__(kThreads, 4) update_kernel(UpdateArgs args) {
   const UpdateTensorArgs tensor = tensor_here(args);
-  const UpdateStep step = *args.step;
+  const UpdateScalars step = *args.step;
   const Constants constants = {step.gradient_scale, step.inverse_sqrt_correction2,
                                static_cast<float>(step.step_size * tensor.lr_scale),
                                static_cast<float>(step.lr * tensor.decay), args.constants};
@@ -133,10 +133,10 @@ __global__ void __launch_bounds__(kThreads, 4) average_kernel(UpdateArgs args) {
       [&](std::int64_t i) { average_group<1>(tensor, i, share); });
 }
 
-__global__ void write_step_kernel(UpdateStep* to, UpdateStep step) { *to = step; }
+__global__ void write_step_kernel(UpdateScalars* to, UpdateScalars step) { *to = step; }
 
 /// As a kernel's argument: what is given by value needs no host memory that outlives the call.
-void write_step(const Exec& exec, UpdateStep* to, const UpdateStep& step) {
+void write_step(const Exec& exec, UpdateScalars* to, const UpdateScalars& step) {
   launch(write_step_kernel,
          {.grid = 1, .block = 1, .stream = stream_of(exec), .name = "update_step"}, to, step);
 }

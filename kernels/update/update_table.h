@@ -28,7 +28,7 @@ struct UpdateTensorArgs {
 };
 
 /// What changes from step to step: in the memory of the device, where the update reads it.
-struct UpdateStep {
+struct UpdateScalars {
   double lr, step_size;  ///< step_size: AdamW's lr / bias_correction1, Lion's lr
   float gradient_scale;
   float inverse_sqrt_correction2;  ///< AdamW's 1 / sqrt(bias_correction2)
@@ -42,14 +42,14 @@ struct UpdateConstants {
 struct UpdateArgs {
   Exec exec;
   const UpdateTensorArgs* tensors;  ///< in the device's memory
-  const UpdateStep* step;           ///< likewise; null for averages
+  const UpdateScalars* step;        ///< likewise; null for averages
   std::int64_t tensor_count, element_count, block_count;
   UpdateConstants constants;
 };
 
 struct UpdateKernels {
   /// *to = step, in the order of the stream; `to` in the device's memory.
-  void (*write_step)(const Exec& exec, UpdateStep* to, const UpdateStep& step);
+  void (*write_step)(const Exec& exec, UpdateScalars* to, const UpdateScalars& step);
   void (*adamw)(const UpdateArgs&);
   void (*lion)(const UpdateArgs&);
   void (*average)(const UpdateArgs&);

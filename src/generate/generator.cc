@@ -155,7 +155,7 @@ class Generator {
     for (std::size_t i = 0; i < indices.size(); ++i) {
       const Sequence& of = active_[indices[i]];
       const std::span<const float> logits = decoder_.logits(i);
-      const Draw draw{requests_[of.request].sample, std::ssize(of.ids) - of.prompt_tokens};
+      const TokenDraw draw{requests_[of.request].sample, std::ssize(of.ids) - of.prompt_tokens};
       tokens.push_back(logits.empty() ? -1 : sample_token(logits, options_, draw));
     }
     calls_.agree(tokens);

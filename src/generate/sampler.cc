@@ -75,7 +75,7 @@ std::vector<Candidate> filter_candidates(std::span<const float> logits,
 }
 
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
-                          const Draw& draw) {
+                          const TokenDraw& draw) {
   const auto no_number = [](float logit) { return std::isnan(logit); };
   if (options.numbers_alone && std::any_of(logits.begin(), logits.end(), no_number)) {
     throw DataError(

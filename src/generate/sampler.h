@@ -26,12 +26,12 @@ std::vector<Candidate> filter_candidates(std::span<const float> logits,
                                          const SamplingOptions& options);
 
 /// Which draw: the i-th token of the j-th sample of a prompt.
-struct Draw {
+struct TokenDraw {
   std::int64_t sample = 0, token = 0;
 };
 
 /// One token; it depends on logits, options (with the seed) and draw alone.
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
-                          const Draw& draw);
+                          const TokenDraw& draw);
 
 }  // namespace trireme

@@ -132,7 +132,7 @@ ParamStore::In ParamStore::masters() const {
 }
 
 ParamStore::Lease::~Lease() {
-  if (store_ != nullptr && store_->source_ != nullptr) store_->source_->release(block_);
+  if (store_ != nullptr && store_->provider_ != nullptr) store_->provider_->release(block_);
 }
 
 TensorView ParamStore::leased(int block, WeightForm form, ParamIndex first,
@@ -244,7 +244,7 @@ ConstTensorView ParamStore::Lease::padded_weight(ParamIndex index) const {
 }
 
 ParamStore::Lease ParamStore::acquire(int block, int next) const {
-  if (source_ != nullptr) source_->acquire(block, next);
+  if (provider_ != nullptr) provider_->acquire(block, next);
   return {*this, block};
 }
 

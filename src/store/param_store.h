@@ -50,9 +50,9 @@ struct StoreContents {
 };
 
 /// Brings the weights of blocks that are not whole on this rank, or not up to date.
-class WeightSource {
+class WeightProvider {
  public:
-  virtual ~WeightSource() = default;
+  virtual ~WeightProvider() = default;
   /// The block's weights are whole until `release`. `next`: the block after it, or -1.
   virtual void acquire(int block, int next) = 0;
   virtual void release(int block) = 0;
@@ -107,8 +107,8 @@ class ParamStore {
   };
   /// `next` (where given) is the block that is acquired after this one.
   [[nodiscard]] Lease acquire(int block, int next = -1) const;
-  /// Leases ask `source` from now on; it must outlive them.
-  void set_source(WeightSource& source) { source_ = &source; }
+  /// Leases ask `provider` from now on; it must outlive them.
+  void set_provider(WeightProvider& provider) { provider_ = &provider; }
 
   /// The rows that this rank owns: a parameter's fp32 value, its bf16 copy (not given in fp32, nor
   /// of one in fp8), its fp8 codes, the optimizer's state `slot`. No rows in an empty shard, nor
@@ -217,7 +217,7 @@ class ParamStore {
   DType compute_;
   StoreContents contents_;
   StoreLayout layout_, trained_;
-  WeightSource* source_ = nullptr;
+  WeightProvider* provider_ = nullptr;
   Buffer values_;
   Forms forms_;
   QuantizedLayout quantized_;

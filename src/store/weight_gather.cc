@@ -70,7 +70,7 @@ WeightGather::WeightGather(Context& context, ParamStore& store,
     }
   }
   if (store.layout().zero_stage() == 3) take_slots();
-  store.set_source(*this);
+  store.set_provider(*this);
 }
 
 void WeightGather::take_slots() {

@@ -31,7 +31,7 @@ struct WeightSlots {
 /// comes to it; at stage 3 each time, into memory for a few (WeightSlots), which the next takes
 /// over. A block is gathered while the one before it computes, and its gather has begun before that
 /// one's is waited for. All ranks of the group acquire in the same order.
-class WeightGather final : public WeightSource {
+class WeightGather final : public WeightProvider {
  public:
   /// The ranks of one full copy of a view's parameters, on a channel for the store's memory.
   struct Channel {

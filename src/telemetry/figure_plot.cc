@@ -46,7 +46,7 @@ Look look_of(Figure figure) {
   return {};
 }
 
-Axis value_axis(const std::vector<const StepBin*>& bins, Figure figure, double unit) {
+PlotAxis value_axis(const std::vector<const StepBin*>& bins, Figure figure, double unit) {
   std::vector<double> highs;
   double low = bins.front()->of(figure).low;
   for (const StepBin* bin : bins) {
@@ -64,7 +64,7 @@ Axis value_axis(const std::vector<const StepBin*>& bins, Figure figure, double u
 
 /// Marks in one pixel column are one.
 template <class Draw>
-void draw_marks(const std::vector<double>& at_tokens, const Axis& tokens, Draw draw) {
+void draw_marks(const std::vector<double>& at_tokens, const PlotAxis& tokens, Draw draw) {
   double last = -1;
   for (const double at : at_tokens) {
     const double x = std::round(tokens.pixel(at));
@@ -81,9 +81,9 @@ std::string figure_svg(const RunFigures& figures, Figure figure, const LossCurve
   }
   if (bins.empty()) return "";
   const Look look = look_of(figure);
-  const Axis tokens(curves.begin, std::max(bins.back()->tokens, curves.begin + 1),
-                    AxisScale::kLinear, kFrame.left, kFrame.right);
-  const Axis values = value_axis(bins, figure, look.unit);
+  const PlotAxis tokens(curves.begin, std::max(bins.back()->tokens, curves.begin + 1),
+                        AxisScale::kLinear, kFrame.left, kFrame.right);
+  const PlotAxis values = value_axis(bins, figure, look.unit);
   SvgPainter svg(kFrame, look.title);
   svg.axes(tokens, values, look.axis, look.labels);
   draw_marks(curves.restarts, tokens, [&](double x) { svg.restart(x); });

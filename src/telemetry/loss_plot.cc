@@ -66,7 +66,7 @@ Range loss_range(const LossCurves& curves) {
   return range;
 }
 
-Axis tokens_axis(const LossCurves& curves) {
+PlotAxis tokens_axis(const LossCurves& curves) {
   double low = std::numeric_limits<double>::infinity(), high = 0;
   const auto add = [&](const std::vector<LossPoint>& points) {
     for (const LossPoint& point : points) {
@@ -80,7 +80,7 @@ Axis tokens_axis(const LossCurves& curves) {
   return {curves.begin, high > 0 ? high : 1000, AxisScale::kLinear, kLeft, kRight};
 }
 
-Axis loss_axis(Range range) {
+PlotAxis loss_axis(Range range) {
   // Below 1/100 labels would be longer than their column; the curve is then as good as flat.
   const double least = 0.01 * std::max(std::abs(range.low), std::abs(range.high));
   if (range.high - range.low < least) {
@@ -99,8 +99,8 @@ Axis loss_axis(Range range) {
 
 /// The runs of finite points, as pixels. Where several fall into one pixel column, the first, the
 /// lowest, the highest and the last stay, in their order.
-std::vector<std::vector<Pixel>> thinned(const std::vector<LossPoint>& points, const Axis& tokens,
-                                        const Axis& loss) {
+std::vector<std::vector<Pixel>> thinned(const std::vector<LossPoint>& points,
+                                        const PlotAxis& tokens, const PlotAxis& loss) {
   std::vector<std::vector<Pixel>> lines(1);
   std::vector<Pixel> column;
   const auto close_column = [&] {
@@ -128,8 +128,8 @@ std::vector<std::vector<Pixel>> thinned(const std::vector<LossPoint>& points, co
 }
 
 /// Means of the finite points in bins of `kMeanPixels`.
-std::vector<Pixel> mean_line(const std::vector<LossPoint>& points, const Axis& tokens,
-                             const Axis& loss) {
+std::vector<Pixel> mean_line(const std::vector<LossPoint>& points, const PlotAxis& tokens,
+                             const PlotAxis& loss) {
   std::vector<Pixel> means;
   double bin = -1, count = 0;
   for (const LossPoint& point : points) {
@@ -153,8 +153,8 @@ std::string with_last(std::string_view name, const std::vector<LossPoint>& point
   return loss ? fmt::format("{} {:.4g}", name, *loss) : std::string(name);
 }
 
-void draw_training(SvgPainter& svg, const LossCurves& curves, const Axis& tokens, const Axis& loss,
-                   bool dense) {
+void draw_training(SvgPainter& svg, const LossCurves& curves, const PlotAxis& tokens,
+                   const PlotAxis& loss, bool dense) {
   const std::vector<Pixel> means = mean_line(curves.training, tokens, loss);
   for (const auto& line : thinned(curves.training, tokens, loss)) {
     if (dense) {
@@ -175,7 +175,7 @@ void draw_training(SvgPainter& svg, const LossCurves& curves, const Axis& tokens
 }
 
 void draw_validation(SvgPainter& svg, const ValidationCurve& curve, std::string_view colour,
-                     const Axis& tokens, const Axis& loss) {
+                     const PlotAxis& tokens, const PlotAxis& loss) {
   std::vector<Pixel> points;
   for (const LossPoint& point : curve.points) {
     if (std::isfinite(point.loss))
@@ -250,7 +250,7 @@ void draw_legend(SvgPainter& svg, const LossCurves& curves, bool dense) {
 }  // namespace
 
 std::string loss_svg(const LossCurves& curves, std::string_view title) {
-  const Axis tokens = tokens_axis(curves), loss = loss_axis(loss_range(curves));
+  const PlotAxis tokens = tokens_axis(curves), loss = loss_axis(loss_range(curves));
   const bool dense = static_cast<double>(curves.training.size()) >
                      1.5 * static_cast<double>(mean_line(curves.training, tokens, loss).size());
   SvgPainter svg(kFrame, title);
@@ -275,7 +275,7 @@ constexpr std::string_view kRunColours[] = {"#1f4e9c", "#d9591a", "#2a8f5b", "#8
                                             "#3aa6b9", "#4d4d4d", "#c2557d", "#7a9a01", "#7b4b2a"};
 
 void draw_run(SvgPainter& svg, const LossCurves& curves, std::string_view colour,
-              const Axis& tokens, const Axis& loss) {
+              const PlotAxis& tokens, const PlotAxis& loss) {
   const std::vector<Pixel> means = mean_line(curves.training, tokens, loss);
   svg.line(means, colour, 1.8);
   if (means.size() == 1) svg.circle(means.front(), 2, colour);
@@ -325,7 +325,7 @@ std::string comparison_svg(std::span<const NamedCurves> runs, std::string_view t
     const Range own = loss_range(curves);
     range = range ? Range{std::min(range->low, own.low), std::max(range->high, own.high)} : own;
   }
-  const Axis tokens = tokens_axis(all), loss = loss_axis(range.value_or(Range{0, 1}));
+  const PlotAxis tokens = tokens_axis(all), loss = loss_axis(range.value_or(Range{0, 1}));
   SvgPainter svg(kFrame, title);
   svg.axes(tokens, loss, "loss (nats per token)");
   for (std::size_t i = 0; i < runs.size(); ++i)

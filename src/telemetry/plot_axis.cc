@@ -51,7 +51,7 @@ std::string count_label(double value, double step, double largest) {
 
 }  // namespace
 
-Axis::Axis(double low, double high, AxisScale scale, double first, double last)
+PlotAxis::PlotAxis(double low, double high, AxisScale scale, double first, double last)
     : low_(low), high_(high), first_(first), last_(last), scale_(scale) {
   if (!(high_ - low_ > 1e-9 * std::max(std::abs(low_), std::abs(high_)))) {
     const double margin = low_ == 0 ? 1 : 0.5 * std::abs(low_);
@@ -60,14 +60,14 @@ Axis::Axis(double low, double high, AxisScale scale, double first, double last)
   }
 }
 
-double Axis::pixel(double value) const {
+double PlotAxis::pixel(double value) const {
   const double inside = std::clamp(value, low_, high_);
   const double part = scale_ == AxisScale::kLog ? std::log(inside / low_) / std::log(high_ / low_)
                                                 : (inside - low_) / (high_ - low_);
   return first_ + part * (last_ - first_);
 }
 
-std::vector<double> Axis::log_values(int count) const {
+std::vector<double> PlotAxis::log_values(int count) const {
   const int first = static_cast<int>(std::ceil(std::log10(low_) - 1e-9));
   const int last = static_cast<int>(std::floor(std::log10(high_) + 1e-9));
   const int decades = last - first + 1;
@@ -84,7 +84,7 @@ std::vector<double> Axis::log_values(int count) const {
   return values;
 }
 
-std::vector<Tick> Axis::ticks(int count, TickLabels labels) const {
+std::vector<Tick> PlotAxis::ticks(int count, TickLabels labels) const {
   const auto label = labels == TickLabels::kCount ? count_label : decimal_label;
   std::vector<Tick> ticks;
   if (scale_ == AxisScale::kLog) {

@@ -18,11 +18,11 @@ struct Tick {
   std::string label;
 };
 
-class Axis {
+class PlotAxis {
  public:
   /// Data from `low` to `high` onto pixels `first` to `last` (either may be larger). An empty range
   /// is widened. kLog: low > 0.
-  Axis(double low, double high, AxisScale scale, double first, double last);
+  PlotAxis(double low, double high, AxisScale scale, double first, double last);
 
   /// Pixel of a value; values outside the range fall on its ends.
   [[nodiscard]] double pixel(double value) const;

@@ -113,7 +113,7 @@ void SvgPainter::area(const std::vector<Pixel>& outline, std::string_view colour
   points(outline);
 }
 
-void SvgPainter::axes(const Axis& tokens, const Axis& values, std::string_view name,
+void SvgPainter::axes(const PlotAxis& tokens, const PlotAxis& values, std::string_view name,
                       TickLabels labels) {
   constexpr std::string_view kGrid = "stroke=\"#e4e4e4\" stroke-width=\"1\"";
   const auto& [width, height, left, right, top, bottom] = frame_;

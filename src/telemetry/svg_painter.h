@@ -30,7 +30,7 @@ class SvgPainter {
  public:
   SvgPainter(const PlotFrame& frame, std::string_view title);
   /// Tokens below, `name` turned beside what is on the left.
-  void axes(const Axis& tokens, const Axis& values, std::string_view name,
+  void axes(const PlotAxis& tokens, const PlotAxis& values, std::string_view name,
             TickLabels labels = TickLabels::kDecimal);
   void line(const std::vector<Pixel>& points, std::string_view colour, double width);
   void circle(Pixel at, double radius, std::string_view colour);

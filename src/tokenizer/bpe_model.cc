@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "tokenizer/decoder.h"
+#include "tokenizer/token_decoder.h"
 
 namespace trireme {
 

@@ -8,9 +8,9 @@
 
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe_model.h"
-#include "tokenizer/decoder.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/token_decoder.h"
 #include "tokenizer/tokenizer.h"
 
 namespace trireme {
@@ -20,7 +20,7 @@ struct BpeParts {
   std::string path, hash, file_hash;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  Decoder decoder;  ///< of a vocabulary over characters
+  TokenDecoder decoder;  ///< of a vocabulary over characters
   BpeVocabulary vocabulary;
   std::vector<AddedToken> added_tokens;
   /// By id: the bytes of a token; over characters, the token as the file writes it.
@@ -76,7 +76,7 @@ class BpeTokenizer final : public Tokenizer {
   std::string path_, hash_, file_hash_;
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
-  Decoder decoder_;
+  TokenDecoder decoder_;
   AddedTokenFinder raw_finder_, normalized_finder_;
   BpeSymbols symbols_;
   bool whole_piece_first_;

@@ -173,7 +173,7 @@ void check_post_processor(const JsonReader& reader) {
   }
 }
 
-void read_decoder(const JsonReader& reader, Decoder& decoder) {
+void read_decoder(const JsonReader& reader, TokenDecoder& decoder) {
   if (reader.is_null()) return;
   const std::string& type = reader.type();
   if (type == "Replace") {

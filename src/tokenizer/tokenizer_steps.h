@@ -2,10 +2,10 @@
 // The steps around the model of a `tokenizer.json`, each read or refused by name with its JSON
 // path: a step that is passed over would give other ids than Hugging Face `tokenizers`.
 
-#include "tokenizer/decoder.h"
 #include "tokenizer/json_reader.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/token_decoder.h"
 
 namespace trireme {
 
@@ -23,6 +23,6 @@ void check_post_processor(const JsonReader& reader);
 void check_byte_level_decoder(const JsonReader& reader);
 
 /// Over characters: null, Replace of a literal, ByteFallback, Fuse, Strip, Metaspace, a Sequence.
-void read_decoder(const JsonReader& reader, Decoder& decoder);
+void read_decoder(const JsonReader& reader, TokenDecoder& decoder);
 
 }  // namespace trireme

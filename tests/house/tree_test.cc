@@ -9,6 +9,7 @@
 #include "house/function_rules.h"
 #include "house/house_rules.h"
 #include "house/path_rules.h"
+#include "house/type_rules.h"
 
 namespace trireme::house {
 namespace {
@@ -66,11 +67,15 @@ TEST(Tree, a_folder_includes_only_lower_levels) {
   }
 }
 
-TEST(Tree, heavy_headers_stay_in_one_folder) {
+std::vector<SourceFile> program() {
   std::vector<SourceFile> program;
   std::copy_if(tree().begin(), tree().end(), std::back_inserter(program), is_program);
-  expect_none(heavy_header_faults(program));
+  return program;
 }
+
+TEST(Tree, heavy_headers_stay_in_one_folder) { expect_none(heavy_header_faults(program())); }
+
+TEST(Tree, a_type_has_a_name_of_its_own) { expect_none(type_faults(program())); }
 
 TEST(Tree, standard_headers_are_included) { expect_none(standard_header_faults(tree())); }
 

@@ -12,7 +12,7 @@ namespace trireme {
 /// Hugging Face's decoders in order, each from a list of tokens to a list of tokens; what the last
 /// leaves is joined. Without any, tokens are joined by blanks, as there. One difference: bytes that
 /// are no UTF-8 stay bytes, where the peer writes U+FFFD for each.
-class Decoder {
+class TokenDecoder {
  public:
   /// In each token every `literal` becomes `content`.
   void add_replacement(std::string literal, std::string content) {

@@ -1,4 +1,4 @@
-#include "tokenizer/decoder.h"
+#include "tokenizer/token_decoder.h"
 
 #include <algorithm>
 #include <charconv>
@@ -36,7 +36,7 @@ void strip(std::string_view content, std::size_t start, std::size_t stop, std::s
 
 std::string byte_token(unsigned char byte) { return fmt::format("<0x{:02X}>", byte); }
 
-double Decoder::growth() const {
+double TokenDecoder::growth() const {
   double growth = 1;
   for (const auto& step : steps_) {
     const auto* replace = std::get_if<Replace>(&step);
@@ -47,7 +47,7 @@ double Decoder::growth() const {
   return growth;
 }
 
-std::string Decoder::decode(std::vector<std::string> tokens) const {
+std::string TokenDecoder::decode(std::vector<std::string> tokens) const {
   for (const auto& step : steps_) {
     if (std::holds_alternative<Fuse>(step)) {
       std::string all;
@@ -77,7 +77,7 @@ std::string Decoder::decode(std::vector<std::string> tokens) const {
   return text;
 }
 
-std::string Decoder::text_of(std::string token) const {
+std::string TokenDecoder::text_of(std::string token) const {
   for (const auto& step : steps_) {
     if (std::holds_alternative<Fuse>(step)) break;
     if (const auto* replacement = std::get_if<Replace>(&step)) {
