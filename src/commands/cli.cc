@@ -65,15 +65,10 @@ constexpr std::array<std::array<std::string_view, 2>, 16> kOtherWords = {{
     {"verify", "checkpoint"},
 }};
 
-// Of the contract, and not in this version unless the table has them.
-constexpr std::array<std::string_view, 1> kLaterCommands = {"preflight"};
-
 /// Refuses a first word that is neither command nor config; what looks like a path is a config.
 void refuse_word(const std::string& word) {
   if (word.starts_with('-') || word.find_first_of("./=") != std::string::npos || is_there(word))
     return;
-  if (std::find(kLaterCommands.begin(), kLaterCommands.end(), word) != kLaterCommands.end())
-    throw ConfigError("train {}: not in this version. `train --help` names the commands", word);
   if (word == "train" || word == "run" || word == "resume" || word == "pretrain")
     throw ConfigError("{}: is no command; a config follows at once: `train CONFIG`", word);
   if (word == "version") throw ConfigError("version: is no command. Nearest: `train --version`");

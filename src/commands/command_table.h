@@ -2,6 +2,7 @@
 // The one list of commands. Dispatch, help, completion and the man page are made from it; what a
 // command's options are, its own declaration for CLI11 says (`describe`), in no second list.
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,7 +19,7 @@ namespace trireme {
 struct CommandEntry {
   std::string_view name;     ///< "" for training, which is what happens without a command
   std::string_view summary;  ///< "continue a prompt"
-  int (*run)(Arguments);
+  std::function<Ending(Arguments)> run;
   std::vector<std::string_view> examples;  ///< whole command lines, one at least
   /// Its processes are ranks of one job: what is wrong is reported once for all. Of other commands
   /// a launcher may start several that have nothing to do with each other.

@@ -28,23 +28,24 @@ class Arguments : public std::span<const std::string> {
   CommandText* described_ = nullptr;
 };
 
-Ending train_command(Arguments arguments);    // train_command.cc
-int benchmark_command(Arguments arguments);   // benchmark_command.cc
-int plan_command(Arguments arguments);        // plan_command.cc
-int compare_command(Arguments arguments);     // compare_command.cc
-int average_command(Arguments arguments);     // average_command.cc
-int sweep_command(Arguments arguments);       // sweep_command.cc
-int schema_command(Arguments arguments);      // schema_command.cc
-int tokenizer_command(Arguments arguments);   // tokenizer_command.cc
-int tokenize_command(Arguments arguments);    // tokenize_command.cc
-int data_command(Arguments arguments);        // data_command.cc
-int evaluate_command(Arguments arguments);    // evaluate_command.cc
-int generate_command(Arguments arguments);    // generate_command.cc
-int export_command(Arguments arguments);      // export_command.cc
-int checkpoint_command(Arguments arguments);  // checkpoint_command.cc
-int schedule_command(Arguments arguments);    // schedule_command.cc
-int completion_command(Arguments arguments);  // completion_command.cc
-int man_command(Arguments arguments);         // man_command.cc
+Ending train_command(Arguments arguments);      // train_command.cc
+int benchmark_command(Arguments arguments);     // benchmark_command.cc
+int plan_command(Arguments arguments);          // plan_command.cc
+Ending preflight_command(Arguments arguments);  // preflight_command.cc
+int compare_command(Arguments arguments);       // compare_command.cc
+int average_command(Arguments arguments);       // average_command.cc
+int sweep_command(Arguments arguments);         // sweep_command.cc
+int schema_command(Arguments arguments);        // schema_command.cc
+int tokenizer_command(Arguments arguments);     // tokenizer_command.cc
+int tokenize_command(Arguments arguments);      // tokenize_command.cc
+int data_command(Arguments arguments);          // data_command.cc
+int evaluate_command(Arguments arguments);      // evaluate_command.cc
+int generate_command(Arguments arguments);      // generate_command.cc
+int export_command(Arguments arguments);        // export_command.cc
+int checkpoint_command(Arguments arguments);    // checkpoint_command.cc
+int schedule_command(Arguments arguments);      // schedule_command.cc
+int completion_command(Arguments arguments);    // completion_command.cc
+int man_command(Arguments arguments);           // man_command.cc
 int convert_config_command(Arguments arguments);
 int version_command(Arguments arguments);  // version_command.cc
 

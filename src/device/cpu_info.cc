@@ -13,6 +13,7 @@
 
 #include "base/cpu_mask.h"
 #include "base/error.h"
+#include "device/sysfs.h"
 
 namespace trireme {
 
@@ -50,13 +51,6 @@ std::string cpu_model_name() {
 
 namespace {
 
-/// The first word of a small file, or an empty string.
-std::string first_word(const char* path) {
-  std::string word;
-  std::ifstream(path) >> word;
-  return word;
-}
-
 /// CPUs granted by the cgroup's quota (version 2, then 1); infinity where there is none.
 double cgroup_cpu_quota() {
   double quota = 0, period = 0;
@@ -83,7 +77,7 @@ std::int64_t memory_bytes_available() {
       static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
   for (const char* path :
        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    std::istringstream word(first_word(path));
+    std::istringstream word(first_word_of(path));
     std::int64_t limit = 0;
     if (word >> limit && limit > 0) return std::min(limit, physical);
   }

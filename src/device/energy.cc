@@ -1,13 +1,14 @@
 #include "device/energy.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <fstream>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "base/error.h"
+#include "device/nvml.h"
+#include "device/sysfs.h"
 
 namespace trireme {
 
@@ -21,54 +22,22 @@ std::optional<std::uint64_t> number_in(const std::filesystem::path& file) {
   return number;
 }
 
-std::string word_in(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  std::string word;
-  stream >> word;
-  return word;
-}
-
 /// Packages, and their memory where it is counted apart. What lies in a package ("core", "uncore")
 /// is counted with it, and "psys" has all of them once more.
 bool counts(const std::string& zone) { return zone.starts_with("package") || zone == "dram"; }
 
-/// NVML's functions, or null where the library is missing.
-struct Nvml {
-  explicit Nvml(const std::string& name) : handle(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-    if (handle == nullptr) return;
-    find("nvmlInit_v2", init);
-    find("nvmlDeviceGetHandleByPciBusId_v2", device_of);
-    find("nvmlDeviceGetTotalEnergyConsumption", energy_of);
-  }
-  template <class Function>
-  void find(const char* name, Function& function) {
-    function = reinterpret_cast<Function>(::dlsym(handle, name));
-  }
-  void* handle;  // stays loaded: its threads and exit handlers may be in use
-  int (*init)() = nullptr;
-  int (*device_of)(const char* bus_id, void** device) = nullptr;
-  int (*energy_of)(void* device, unsigned long long* millijoules) = nullptr;
-};
-
 }  // namespace
 
 struct EnergyMeter::Gpu {
-  Nvml nvml;
-  void* device = nullptr;
-  unsigned long long last = 0;
+  NvmlGpu nvml;
+  std::optional<std::uint64_t> last;
 
-  explicit Gpu(const Sources& sources) : nvml(sources.nvml) {
-    const bool complete =
-        nvml.init != nullptr && nvml.device_of != nullptr && nvml.energy_of != nullptr;
-    if (!complete || nvml.init() != 0) return;
-    if (nvml.device_of(sources.gpu_bus_id.c_str(), &device) != 0 ||
-        nvml.energy_of(device, &last) != 0)
-      device = nullptr;  // GPUs before Volta have no counter
-  }
+  explicit Gpu(const Sources& sources)
+      : nvml(sources.nvml, sources.gpu_bus_id), last(nvml.millijoules()) {}
   double take_joules() {
-    unsigned long long now = 0;
-    if (nvml.energy_of(device, &now) != 0 || now < last) return 0;
-    return static_cast<double>(now - std::exchange(last, now)) * 1e-3;
+    const std::optional<std::uint64_t> now = nvml.millijoules();
+    if (!now || *now < *last) return 0;
+    return static_cast<double>(*now - *std::exchange(last, now)) * 1e-3;
   }
 };
 
@@ -76,7 +45,7 @@ EnergyMeter::EnergyMeter(const Sources& sources) {
   if (sources.packages) open_packages(sources.powercap);
   if (sources.gpu_bus_id.empty()) return;
   gpu_ = std::make_unique<Gpu>(sources);
-  if (gpu_->device == nullptr) gpu_.reset();
+  if (!gpu_->last) gpu_.reset();  // before Volta there is no counter
 }
 
 EnergyMeter::~EnergyMeter() = default;
@@ -86,7 +55,7 @@ void EnergyMeter::open_packages(const std::filesystem::path& powercap) {
   for (const auto& entry : std::filesystem::directory_iterator(powercap, absent)) {
     // "intel-rapl-mmio:0" has the same package by another way.
     if (!entry.path().filename().string().starts_with("intel-rapl:")) continue;
-    if (!counts(word_in(entry.path() / "name"))) continue;
+    if (!counts(first_word_of(entry.path() / "name"))) continue;
     Zone zone;
     zone.file = entry.path() / "energy_uj";
     zone.range = number_in(entry.path() / "max_energy_range_uj").value_or(0);

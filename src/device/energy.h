@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "device/nvml.h"
+
 namespace trireme {
 
 class EnergyMeter {
@@ -16,7 +18,7 @@ class EnergyMeter {
     bool packages = false;   ///< of this host: one of its ranks reads them
     std::string gpu_bus_id;  ///< "0000:3b:00.0"; empty: no GPU
     std::filesystem::path powercap = "/sys/class/powercap";
-    std::string nvml = "libnvidia-ml.so.1";  ///< looked for when the meter is made
+    std::string nvml = kNvml;  ///< looked for when the meter is made
   };
   /// Begins at zero. What is not there, or may not be read, is left out.
   explicit EnergyMeter(const Sources& sources);

@@ -26,14 +26,6 @@ std::string advice_text(const Launch& launch, const MemoryNeed& need, std::int64
                         : ". Change, what helps most first: " + advice;
 }
 
-/// Without the part of `saving` that a run does without where it must (checkpoint.staging_bytes).
-std::int64_t least(const MemoryNeed& need) {
-  const RankMemory& memory = need.memory;
-  if (need.device.kind == DeviceKind::kCuda || need.config.checkpoint.staging_bytes > 0)
-    return memory.total();
-  return memory.total() - memory.saving + std::min(memory.saving, 2 * kShardBytesMax);
-}
-
 /// Its share of the host's, or what a limit of the process (ulimit -v) leaves where that is less.
 std::int64_t host_memory_of_rank(const Launch& launch) {
   const std::int64_t share = memory_bytes_available() / launch.local_size();
@@ -84,8 +76,15 @@ MemoryNeed memory_need(const PreparedRun& prepared, const Launch& launch, Device
           prepared.evaluation_batch > 0};
 }
 
+std::int64_t least_memory(const MemoryNeed& need) {
+  const RankMemory& memory = need.memory;
+  if (need.device.kind == DeviceKind::kCuda || need.config.checkpoint.staging_bytes > 0)
+    return memory.total();
+  return memory.total() - memory.saving + std::min(memory.saving, 2 * kShardBytesMax);
+}
+
 void require_memory(const Launch& launch, const MemoryNeed& need) {
-  std::int64_t of_host = least(need);
+  std::int64_t of_host = least_memory(need);
   launch.host().sum(std::span(&of_host, 1));
   run_together(launch.job(), [&] {
     if (need.device.kind == DeviceKind::kCuda) {

@@ -1,6 +1,7 @@
 #pragma once
 // Memory that is not there: what was needed, by item, what there is, and what to change.
 
+#include <cstdint>
 #include <functional>
 
 #include "comm/launch.h"
@@ -24,6 +25,10 @@ struct MemoryNeed {
 /// Of what a prepared run takes on this rank.
 MemoryNeed memory_need(const PreparedRun& prepared, const Launch& launch, Device device,
                        StagePurpose purpose);
+
+/// Without the part of what saving takes that a run does without where it must
+/// (checkpoint.staging_bytes).
+std::int64_t least_memory(const MemoryNeed& need);
 
 /// What is reported where memory is refused.
 struct MemoryWords {

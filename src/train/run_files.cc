@@ -96,15 +96,14 @@ fs::path foreign_step(const fs::path& directory) {
   return {};
 }
 
-/// The folder, or the nearest above it that is there.
+}  // namespace
+
 fs::path standing_part(const fs::path& folder) {
   std::error_code none;
   fs::path part = fs::absolute(folder, none);
   while (part.has_relative_path() && !is_there(part)) part = part.parent_path();
   return part;
 }
-
-}  // namespace
 
 std::optional<Problem> foreign_file(const RunConfig& config) {
   if (config.run.directory.empty()) return std::nullopt;  // a fault of its own

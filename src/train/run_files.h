@@ -1,6 +1,7 @@
 #pragma once
 // What a run writes, and what stands where it would.
 
+#include <filesystem>
 #include <optional>
 
 #include "config/problem.h"
@@ -20,6 +21,9 @@ namespace trireme {
 /// files that a save keeps (left by a cut removal), or nothing. Other files and empty folders do
 /// not matter.
 std::optional<Problem> foreign_file(const RunConfig& config);
+
+/// The folder, or the nearest above it that is there.
+std::filesystem::path standing_part(const std::filesystem::path& folder);
 
 /// Whether checkpoints of `bytes` may be written there and one fits; warns where those kept do not.
 std::optional<Problem> disk_fault(const RunConfig& config, std::int64_t bytes);

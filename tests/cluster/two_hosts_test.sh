@@ -98,6 +98,23 @@ hosts=oars-a:2 btl=vader,self run_of 3 "${options[@]}"
 check "one host trains" same "$(losses | wc -l)" 3
 check "two hosts compute what one does" same "$apart" "$(losses)"
 
+# A preflight of both: what crosses the link, and a folder that is another one on host B.
+limit yes
+pair "$binary" preflight base.json --json
+code=$?
+check "preflight: two hosts are well" [ $code = 0 ]
+check "preflight: two hosts" [ "$(grep -c '"name": "oars-' out)" = 2 ]
+check "preflight: clocks were compared" grep -q '"found": "within .* of each other"' out
+rate=$(grep -A 3 '"name": "pairs"' out | sed -n 's/.*"found": "\([0-9.]*\) MB.*/\1/p')
+check "preflight: the link has $rate MB/s, at most its 125" awk -v r="${rate:-0}" 'BEGIN { exit !(r > 0 && r <= 126) }'
+mkdir shared && on_b mount -t tmpfs none "$scratch/shared" || exit 1
+pair sh -c "cd shared && exec '$binary' preflight --json"
+code=$?
+check "preflight: a folder of host B's own is odd" [ $code = 3 ]
+check "preflight: it is named" grep -q 'what rank 0 writes does not appear at rank 1 on oars-b' out
+check "preflight: nothing stays behind" [ -z "$(ls -A shared; on_b ls -A "$scratch/shared")" ]
+on_b umount "$scratch/shared"
+
 # Generation cuts layers within a host; over hosts they follow each other.
 greedy=(generate --checkpoint run --token-ids 7,8,9 --temperature 0 --max-new-tokens 12)
 "$binary" "${greedy[@]}" >alone 2>log

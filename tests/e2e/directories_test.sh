@@ -83,7 +83,7 @@ odd_rank() { # WHAT CODE PATTERN
   [ "$2" = 0 ] && return
   says "$1: folder and host are named" "error: .*run: .*host $(hostname).*$3"
   check "$1: nothing is trained" [ ! -e run/checkpoints ]
-  check "$1: nothing stays behind" [ -z "$(find run -name '.seen-*')" ]
+  check "$1: nothing stays behind" [ -z "$(find run -name '.trireme-seen-*')" ]
 }
 MOUNT=true
 odd_rank "the same folder everywhere" 0

@@ -32,7 +32,6 @@ slip "--config of a command" 2 '`train plan base.json`' plan --config base.json
 slip "two overrides behind one --set" 2 'set by `--set run.seed=2`' base.json --set run.steps=1 run.seed=2
 slip "an override alone" 2 'set by `--set run.seed=2`' base.json run.seed=2
 slip "ranks as an option" 2 'scripts/run.sh -n 2' base.json -n 2
-slip "a command of a later version" 2 'not in this version' preflight base.json
 slip "no config" 2 'CONFIG is required' plan
 for command in benchmark plan data evaluate generate export checkpoint schedule tokenize tokenizer schema; do
   slip "$command with an unknown option" 2 'nonsense' $command --nonsense

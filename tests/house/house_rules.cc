@@ -26,10 +26,11 @@ constexpr std::string_view kParallelForModel[] = {
     "store/param_store.h",     "store/quantized_layout.h"};
 
 const std::map<std::string_view, int> kLevels = {
-    {"base", 0},  {"config", 1},  {"tokenizer", 1}, {"device", 1},     {"tensor", 2},
-    {"comm", 3},  {"kernels", 3}, {"parallel", 4},  {"store", 5},      {"pipeline", 5},
-    {"model", 6}, {"optim", 6},   {"dataset", 6},   {"plan", 7},       {"generate", 7},
-    {"guard", 7}, {"train", 8},   {"commands", 9},  {"checkpoint", 6}, {"telemetry", 6}};
+    {"base", 0},     {"config", 1},  {"tokenizer", 1}, {"device", 1},    {"tensor", 2},
+    {"comm", 3},     {"kernels", 3}, {"parallel", 4},  {"store", 5},     {"pipeline", 5},
+    {"model", 6},    {"optim", 6},   {"dataset", 6},   {"plan", 7},      {"generate", 7},
+    {"guard", 7},    {"train", 8},   {"preflight", 9}, {"commands", 10}, {"checkpoint", 6},
+    {"telemetry", 6}};
 
 /// Ops built on another op, as their headers say; the language of kernels is simt_host's where nvcc
 /// does not compile.
