@@ -20,8 +20,7 @@ namespace trireme {
 
 namespace {
 
-constexpr double kWriteSeconds = 1.5;
-constexpr std::int64_t kWriteBytes = 64 << 20, kBlockBytes = 4 << 20;
+constexpr std::int64_t kBlockBytes = 4 << 20;
 
 /// Without a name from the start where the file system can, else at once behind it.
 FileDescriptor open_unnamed(const std::filesystem::path& folder) {
@@ -59,8 +58,11 @@ void read_space(const std::filesystem::path& folder, FolderFacts& facts) {
 
 }  // namespace
 
-void time_writing(const std::filesystem::path& folder, double seconds, std::int64_t bytes_max,
-                  FolderFacts& facts) {
+void time_writing(const std::filesystem::path& folder, FolderFacts& facts,
+                  const WritingBounds& bounds) {
+  // No run nearby is to find the disk full.
+  const std::int64_t bytes_max =
+      facts.free_bytes < 0 ? bounds.bytes : std::min(bounds.bytes, facts.free_bytes / 4);
   const FileDescriptor file = open_unnamed(folder);
   if (!file) {
     facts.refused = errno_text(errno);
@@ -72,7 +74,7 @@ void time_writing(const std::filesystem::path& folder, double seconds, std::int6
   const std::int64_t begin_ns = steady_now_ns();
   double elapsed = 0;
   std::int64_t written = 0;
-  while (elapsed < seconds && written + kBlockBytes <= bytes_max) {
+  while (elapsed < bounds.seconds && written + kBlockBytes <= bytes_max) {
     if (!write_block(file.get(), block)) {
       facts.refused = errno_text(errno);
       return;
@@ -80,7 +82,9 @@ void time_writing(const std::filesystem::path& folder, double seconds, std::int6
     written += kBlockBytes;
     elapsed = static_cast<double>(steady_now_ns() - begin_ns) * 1e-9;
   }
-  if (elapsed > 0) facts.bytes_per_second = static_cast<double>(written) / elapsed;
+  if (elapsed > 0)
+    facts.bytes_per_second =
+        std::max(facts.bytes_per_second, static_cast<double>(written) / elapsed);
 }
 
 FolderFacts probe_folder(const Launch& launch, const std::filesystem::path& folder) {
@@ -96,10 +100,7 @@ FolderFacts probe_folder(const Launch& launch, const std::filesystem::path& fold
   }
   if (launch.local_rank() != 0) return facts;
   read_space(folder, facts);
-  // A quarter of what is left, so that no run nearby finds the disk full.
-  const std::int64_t bytes_max =
-      std::min(kWriteBytes, facts.free_bytes < 0 ? kWriteBytes : facts.free_bytes / 4);
-  if (facts.refused.empty()) time_writing(folder, kWriteSeconds, bytes_max, facts);
+  if (facts.refused.empty()) time_writing(folder, facts);
   return facts;
 }
 

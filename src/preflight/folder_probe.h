@@ -19,10 +19,15 @@ struct FolderFacts {
   double bytes_per_second = 0;   ///< written and brought to the disk; 0: not known
 };
 
-/// Writes to a file without a name, so that none is left whatever happens, for about `seconds` and
-/// no more than `bytes_max`. Fills in `refused` and `bytes_per_second`.
-void time_writing(const std::filesystem::path& folder, double seconds, std::int64_t bytes_max,
-                  FolderFacts& facts);
+struct WritingBounds {
+  double seconds = 1.5;
+  std::int64_t bytes = 64 << 20;
+};
+/// Writes to a file without a name, so that none is left whatever happens, until one of the bounds
+/// or a quarter of `facts.free_bytes`. Fills in `refused`, or `bytes_per_second` where that is more
+/// than before.
+void time_writing(const std::filesystem::path& folder, FolderFacts& facts,
+                  const WritingBounds& bounds = {});
 
 /// Of this rank's host; measured by the first rank of each, all hosts at once. Collective.
 FolderFacts probe_folder(const Launch& launch, const std::filesystem::path& folder);

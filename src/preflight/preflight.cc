@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/stop_flag.h"
 #include "device/cpu_info.h"
+#include "device/gpu.h"
 #include "preflight/inspection.h"
 #include "preflight/link_probe.h"
 #include "train/device_choice.h"
@@ -116,8 +117,10 @@ void check_facts(Inspection& at) {
   const std::vector<Fact> facts =
       facts_of_rank({at.request.input, at.prepared != nullptr ? at.config.run.directory : "",
                      at.placement, at.first_of_host, at.request.sources});
+  // What a GPU is, not which of its host's.
   at.kind = kind_of(fmt::format("{} {} {} {}", cpu_model_name(), name_of(detect_isa()),
-                                at.placement.threads, device_text(at.placement.device)));
+                                at.placement.threads,
+                                at.on_gpu() ? gpu::info(at.placement.device.index).name : "CPU"));
   Json mine;
   for (const Fact& fact : facts) mine[fact.name] = fact.text;
   mine[" device"] = device_text(at.placement.device);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `train preflight`: all ranks are looked at, the slow or odd one is named with 3, and nothing is left behind.
-#   inspection_test.sh TRAIN ODD_CLOCK, a library that makes one rank's time pass faster
-odd_clock=$(realpath "$2")
+#   inspection_test.sh TRAIN ODD_CLOCK [TRAIN_SIMT]: ODD_CLOCK is a library that makes one rank's time pass faster
+odd_clock=$(realpath "$2") simt=${3:+$(realpath "$3")}
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # left_alone WHAT: nothing is in the folder that was not there before.
@@ -64,6 +64,25 @@ check "a slow rank: figure and median" grep -q '"expected": "median .* [GM]FLOP/
 says "a slow rank: the last line names it" '^train: exit 3 (products (fp32): rank 1 on .* (median .*FLOP/s)'
 check "a slow rank: it is not well" grep -q '"ok": false' out
 left_alone "a slow rank"
+
+# On GPUs, executed on the host: their memory and copies too, links by what stands for NCCL.
+if [ "$simt" ]; then
+  cpu=$binary binary=$simt
+  export TRIREME_TRAIN=$simt TRIREME_SIMT_GPUS=2
+  slow 2 preflight base.json --json --set run.device=cuda-host
+  ends_with "a slow GPU" 3
+  check "a slow GPU: its products" same "$(status_of 'products (bf16)') $(ranks_of 'products (bf16)')" 'slow 1'
+  check "a slow GPU: its copies to the host" same "$(status_of 'copies to the host') $(ranks_of 'copies to the host')" 'slow 1'
+  for name in device bits "GPU memory" "GPU health" "all-reduce, data" pairs; do
+    check "a slow GPU: $name is well" same "$(status_of "$name")" ok
+  done
+  TRIREME_SIMT_GPUS=1 ranks 2 preflight base.json --json --set run.device=cuda-host
+  ends_with "one GPU for two ranks" 3
+  check "one GPU for two ranks: told" same "$(status_of device)" odd
+  left_alone "GPUs"
+  binary=$cpu
+  export TRIREME_TRAIN=$cpu
+fi
 
 # Other words, another config, another program on one rank.
 both() { mpirun --oversubscribe --bind-to none "$@" >out 2>log; code=$?; }
