@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <new>
+#include <utility>
 
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
@@ -48,6 +49,7 @@ UpdateTensorArgs plain(const ArgumentChecker& check, const UpdateTensor& tensor,
           two ? tensor.exp_avg_sq.as<float>() : nullptr,
           tensor.gradient.as<float>(),
           tensor.copy.given() ? tensor.copy.as<BFloat16>() : nullptr,
+          nullptr,
           tensor.kept.given() ? tensor.kept.as<float>() : nullptr,
           in_rows ? tensor.gradient_slots.as<std::int32_t>() : nullptr,
           in_rows ? tensor.parameter.shape[1] : count,
@@ -116,7 +118,7 @@ void adamw_update(Context& context, std::span<const UpdateTensor> tensors,
   };
   const UpdateScalars step = {scalars.lr, scalars.lr / scalars.bias_correction1,
                               scalars.gradient_scale,
-                              single(1 / std::sqrt(scalars.bias_correction2))};
+                              single(1 / std::sqrt(scalars.bias_correction2)), 0};
   update(context, tensors.size(), plain_of, &step,
          {single(constants.beta1), single(1 - constants.beta1), single(constants.beta2),
           single(1 - constants.beta2), single(constants.eps)},
@@ -132,11 +134,69 @@ void lion_update(Context& context, std::span<const UpdateTensor> tensors,
     check.absent("exp_avg_sq", tensors[i].exp_avg_sq, "in Lion");
     return plain(check, tensors[i], Moments::kOne);
   };
-  const UpdateScalars step = {lr, lr, gradient_scale, 1};
+  const UpdateScalars step = {lr, lr, gradient_scale, 1, 0};
   update(context, tensors.size(), plain_of, &step,
          {single(constants.beta1), single(1 - constants.beta1), single(constants.beta2),
           single(1 - constants.beta2), 0},
          &UpdateKernels::lion);
+}
+
+namespace {
+
+/// schedule-free's y, in either type that products read.
+void place_copy(const ArgumentChecker& check, UpdateTensorArgs& args, const TensorView& copy) {
+  if (!copy.given()) return;
+  const bool rounded = copy.dtype == DType::kBF16;
+  check_view(check, "copy", copy, rounded ? DType::kBF16 : DType::kF32, args.count);
+  args.copy = rounded ? copy.as<BFloat16>() : nullptr;
+  args.copy_f32 = rounded ? nullptr : copy.as<float>();
+}
+
+}  // namespace
+
+void schedule_free_update(Context& context, std::span<const UpdateTensor> tensors,
+                          const ScheduleFreeConstants& constants,
+                          const ScheduleFreeScalars& scalars) {
+  const OpSpan span(context.op_trace(), "schedule_free_update", work_of(tensors, Moments::kTwo));
+  const ArgumentChecker check("schedule_free_update");
+  check.that(scalars.bias_correction2 > 0, "scalars",
+             "the bias correction must be positive: t counts the update that is made");
+  const auto plain_of = [&](std::size_t i) {
+    UpdateTensor tensor = tensors[i];
+    if (context.on_gpu()) check.absent("gradient_slots", tensor.gradient_slots, "on a GPU");
+    const TensorView copy = std::exchange(tensor.copy, {});
+    UpdateTensorArgs args = plain(check, tensor, Moments::kTwo);
+    place_copy(check, args, copy);
+    return args;
+  };
+  const UpdateScalars step = {scalars.lr, scalars.lr, scalars.gradient_scale,
+                              single(1 / std::sqrt(scalars.bias_correction2)),
+                              single(scalars.share)};
+  update(context, tensors.size(), plain_of, &step,
+         {single(constants.beta1), single(1 - constants.beta1), single(constants.beta2),
+          single(1 - constants.beta2), single(constants.eps)},
+         &UpdateKernels::schedule_free);
+}
+
+void schedule_free_copy(Context& context, std::span<const UpdateTensor> tensors, double beta1) {
+  OpWork work;
+  for (const UpdateTensor& each : tensors)
+    work.bytes += bytes_of(each.parameter, each.exp_avg, each.copy);
+  const OpSpan span(context.op_trace(), "schedule_free_copy", work);
+  const ArgumentChecker check("schedule_free_copy");
+  const auto plain_of = [&](std::size_t i) {
+    const UpdateTensor& tensor = tensors[i];
+    UpdateTensorArgs args = {};
+    args.count = args.row = tensor.parameter.count();
+    check_view(check, "parameter", tensor.parameter, DType::kF32, args.count);
+    check_view(check, "exp_avg", tensor.exp_avg, DType::kF32, args.count);
+    args.parameter = tensor.parameter.as<float>();
+    args.exp_avg = tensor.exp_avg.as<float>();
+    place_copy(check, args, tensor.copy);
+    return args;
+  };
+  update(context, tensors.size(), plain_of, nullptr, {0, single(1 - beta1), 0, 0, 0},
+         &UpdateKernels::schedule_free_copy);
 }
 
 void average_update(Context& context, std::span<const AveragedTensor> tensors, double decay) {

@@ -9,7 +9,7 @@ constexpr int kThreads = 256, kCount = 4;
 static_assert(kUpdateElementsPerBlock % (kThreads * kCount) == 0);
 
 struct Constants {
-  float gradient_scale, inverse_sqrt_correction2, step_size, lr_decay;
+  float gradient_scale, inverse_sqrt_correction2, step_size, lr_decay, share;
   UpdateConstants of;
 };
 
@@ -29,6 +29,9 @@ struct AdamW {
     exp_avg = m;
     exp_avg_sq = v;
   }
+  static __device__ __forceinline__ float copied(float p, float, const UpdateConstants&) {
+    return p;
+  }
 };
 
 struct Lion {
@@ -41,7 +44,45 @@ struct Lion {
     p = __fmaf_rn(-c.step_size, sign, __fmaf_rn(-c.lr_decay, p, p));
     exp_avg = __fmaf_rn(c.of.beta2, exp_avg, __fmul_rn(c.of.one_minus_beta2, g));
   }
+  static __device__ __forceinline__ float copied(float p, float, const UpdateConstants&) {
+    return p;
+  }
 };
+
+/// Schedule-free's y.
+__device__ __forceinline__ float between(float x, float z, float one_minus_beta1) {
+  return __fmaf_rn(one_minus_beta1, __fadd_rn(z, -x), x);
+}
+
+struct ScheduleFree {
+  static constexpr int kMoments = 2;
+  static __device__ __forceinline__ void update(float& x, float& z, float& exp_avg_sq,
+                                                float gradient, const Constants& c) {
+    const float g = __fmul_rn(gradient, c.gradient_scale);
+    const float v =
+        __fmaf_rn(c.of.beta2, exp_avg_sq, __fmul_rn(__fmul_rn(c.of.one_minus_beta2, g), g));
+    const float denominator = __fmaf_rn(sqrtf(v), c.inverse_sqrt_correction2, c.of.eps);
+    const float y = between(x, z, c.of.one_minus_beta1);
+    z = __fmaf_rn(-c.step_size, g / denominator, __fmaf_rn(-c.lr_decay, y, z));
+    x = __fmaf_rn(c.share, __fadd_rn(z, -x), x);
+    exp_avg_sq = v;
+  }
+  static __device__ __forceinline__ float copied(float x, float z, const UpdateConstants& of) {
+    return between(x, z, of.one_minus_beta1);
+  }
+};
+
+/// In either type.
+template <int kWidth>
+__device__ __forceinline__ void store_copy(const UpdateTensorArgs& tensor, std::int64_t i,
+                                           const Vector<float, kWidth>& values) {
+  if (tensor.copy_f32 != nullptr) store(tensor.copy_f32 + i, values);
+  if (tensor.copy == nullptr) return;
+  Vector<bf16, kWidth> copy;
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) copy.at[k] = from_float<bf16>(values.at[k]);
+  store(reinterpret_cast<bf16*>(tensor.copy) + i, copy);
+}
 
 /// Elements i, ..., i + kWidth of a tensor; the copy's address is good for an access as wide.
 template <class Rule, int kWidth>
@@ -63,11 +104,19 @@ __device__ __forceinline__ void update_group(const UpdateTensorArgs& tensor, std
   store(tensor.parameter + i, p);
   store(tensor.exp_avg + i, m);
   if constexpr (kTwo) store(tensor.exp_avg_sq + i, v);
-  if (tensor.copy == nullptr) return;
-  Vector<bf16, kWidth> copy;
 #pragma unroll
-  for (int k = 0; k < kWidth; ++k) copy.at[k] = from_float<bf16>(p.at[k]);
-  store(reinterpret_cast<bf16*>(tensor.copy) + i, copy);
+  for (int k = 0; k < kWidth; ++k) p.at[k] = Rule::copied(p.at[k], m.at[k], c.of);
+  store_copy<kWidth>(tensor, i, p);
+}
+
+template <int kWidth>
+__device__ __forceinline__ void copy_group(const UpdateTensorArgs& tensor, std::int64_t i,
+                                           float one_minus_beta1) {
+  const auto x = load<kWidth>(tensor.parameter + i), z = load<kWidth>(tensor.exp_avg + i);
+  Vector<float, kWidth> y;
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) y.at[k] = between(x.at[k], z.at[k], one_minus_beta1);
+  store_copy<kWidth>(tensor, i, y);
 }
 
 template <int kWidth>
@@ -86,7 +135,7 @@ __device__ __forceinline__ bool begins_aligned(const UpdateTensorArgs& tensor) {
   const bool kept =
       tensor.kept == nullptr || (bits(tensor.kept) % 16 == 0 && tensor.count % 4 == 0);
   return kept && (bits(tensor.parameter) | bits(tensor.exp_avg) | bits(tensor.exp_avg_sq) |
-                  bits(tensor.gradient) | bits(tensor.copy) << 1) %
+                  bits(tensor.gradient) | bits(tensor.copy_f32) | bits(tensor.copy) << 1) %
                          16 ==
                      0;
 }
@@ -117,12 +166,23 @@ template <class Rule>
 __global__ void __launch_bounds__(kThreads, 4) update_kernel(UpdateArgs args) {
   const UpdateTensorArgs tensor = tensor_here(args);
   const UpdateScalars step = *args.step;
-  const Constants constants = {step.gradient_scale, step.inverse_sqrt_correction2,
+  const Constants constants = {step.gradient_scale,
+                               step.inverse_sqrt_correction2,
                                static_cast<float>(step.step_size * tensor.lr_scale),
-                               static_cast<float>(step.lr * tensor.decay), args.constants};
+                               static_cast<float>(step.lr * tensor.decay),
+                               step.share,
+                               args.constants};
   for_block(
       tensor, [&](std::int64_t i) { update_group<Rule, kCount>(tensor, i, constants); },
       [&](std::int64_t i) { update_group<Rule, 1>(tensor, i, constants); });
+}
+
+__global__ void __launch_bounds__(kThreads, 4) copy_kernel(UpdateArgs args) {
+  const UpdateTensorArgs tensor = tensor_here(args);
+  const float one_minus_beta1 = args.constants.one_minus_beta1;
+  for_block(
+      tensor, [&](std::int64_t i) { copy_group<kCount>(tensor, i, one_minus_beta1); },
+      [&](std::int64_t i) { copy_group<1>(tensor, i, one_minus_beta1); });
 }
 
 __global__ void __launch_bounds__(kThreads, 4) average_kernel(UpdateArgs args) {
@@ -153,10 +213,17 @@ void launch_update(const UpdateArgs& args, Kernel* kernel, const char* name) {
 
 void adamw(const UpdateArgs& args) { launch_update(args, update_kernel<AdamW>, "adamw_update"); }
 void lion(const UpdateArgs& args) { launch_update(args, update_kernel<Lion>, "lion_update"); }
+void schedule_free(const UpdateArgs& args) {
+  launch_update(args, update_kernel<ScheduleFree>, "schedule_free_update");
+}
+void schedule_free_copy(const UpdateArgs& args) {
+  launch_update(args, copy_kernel, "schedule_free_copy");
+}
 void average(const UpdateArgs& args) { launch_update(args, average_kernel, "average_update"); }
 
 }  // namespace
 
-const UpdateKernels update_cuda = {write_step, adamw, lion, average};
+const UpdateKernels update_cuda = {write_step,         adamw,  lion, schedule_free,
+                                   schedule_free_copy, average};
 
 }  // namespace trireme::cuda

@@ -16,8 +16,9 @@ inline constexpr std::int64_t kUpdateElementsPerBlock = 4096;
 struct UpdateTensorArgs {
   float *parameter, *exp_avg, *exp_avg_sq;
   const float* gradient;
-  BFloat16* copy;  ///< or null
-  float* kept;     ///< or null
+  BFloat16* copy;   ///< or null
+  float* copy_f32;  ///< or null
+  float* kept;      ///< or null
   /// Or null: rows of `row` elements have their gradients at gradient + slots[r] row.
   const std::int32_t* slots;
   std::int64_t row;
@@ -29,12 +30,13 @@ struct UpdateTensorArgs {
 
 /// What changes from step to step: in the memory of the device, where the update reads it.
 struct UpdateScalars {
-  double lr, step_size;  ///< step_size: AdamW's lr / bias_correction1, Lion's lr
+  double lr, step_size;  ///< step_size: AdamW's lr / bias_correction1, others' lr
   float gradient_scale;
-  float inverse_sqrt_correction2;  ///< AdamW's 1 / sqrt(bias_correction2)
+  float inverse_sqrt_correction2;  ///< 1 / sqrt(bias_correction2)
+  float share;                     ///< schedule-free's
 };
 
-/// Of an average one_minus_beta1 alone.
+/// Of an average and of a copy one_minus_beta1 alone.
 struct UpdateConstants {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
 };
@@ -42,7 +44,7 @@ struct UpdateConstants {
 struct UpdateArgs {
   Exec exec;
   const UpdateTensorArgs* tensors;  ///< in the device's memory
-  const UpdateScalars* step;        ///< likewise; null for averages
+  const UpdateScalars* step;        ///< likewise; null for averages and copies
   std::int64_t tensor_count, element_count, block_count;
   UpdateConstants constants;
 };
@@ -52,6 +54,8 @@ struct UpdateKernels {
   void (*write_step)(const Exec& exec, UpdateScalars* to, const UpdateScalars& step);
   void (*adamw)(const UpdateArgs&);
   void (*lion)(const UpdateArgs&);
+  void (*schedule_free)(const UpdateArgs&);
+  void (*schedule_free_copy)(const UpdateArgs&);
   void (*average)(const UpdateArgs&);
 };
 TRIREME_CPU_TABLES(UpdateKernels, update_cpu);

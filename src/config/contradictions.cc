@@ -34,13 +34,13 @@ class Checker {
     check_length();
     check_data();
     check_batch();
+    check_optimizer();  // a kind has a schedule of its own
     check_schedule();
     check_precision();
     check_trace();
     check_prometheus();
     check_staging();
     check_watching();
-    check_optimizer();
     check_lora();
     if (loaded_.config.has_model()) loaded_.config.model.groups = loaded_.config.optimizer.groups;
     if (loaded_.config.has_model()) check_experts();
@@ -130,11 +130,25 @@ class Checker {
   /// What one kind has and another has not.
   void check_optimizer() {
     RunConfig::Optimizer& optimizer = loaded_.config.optimizer;
+    if (optimizer.kind == OptimizerKind::kScheduleFree) return check_schedule_free();
     if (optimizer.kind != OptimizerKind::kLion) return;
     if (!has("optimizer.betas")) optimizer.betas = RunConfig::Optimizer::kLionBetas;
     if (has("optimizer.eps"))
       report("optimizer.eps", "leave it out, or optimizer.kind \"adamw\"", "is nothing of Lion's");
     optimizer.eps.reset();
+  }
+
+  void check_schedule_free() {
+    LrScheduleKind& schedule = loaded_.config.lr_schedule.kind;
+    if (!has("lr_schedule.kind")) schedule = LrScheduleKind::kConstant;
+    if (schedule != LrScheduleKind::kConstant) {
+      report("lr_schedule.kind", "\"constant\", or leave it out",
+             "lowers the rate, in place of which optimizer.kind \"schedule-free\" averages");
+    }
+    if (loaded_.config.optimizer.ema > 0) {
+      report("optimizer.ema", "0, or leave it out",
+             "averages weights that are an average already (optimizer.kind \"schedule-free\")");
+    }
   }
 
   void check_schedule() {

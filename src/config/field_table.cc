@@ -187,15 +187,18 @@ void add_data(std::vector<Field>& list) {
 }
 
 void add_optimizer(std::vector<Field>& list) {
-  FIELD(optimizer.kind, .text = "PyTorch's AdamW, or lion-pytorch's Lion, which has one moment",
+  FIELD(optimizer.kind,
+        .text =
+            "PyTorch's AdamW; lion-pytorch's Lion, which has one moment; schedulefree's AdamW, "
+            "which averages weights at a constant rate",
         .peers = {"--optimizer", "optimizer.type", "optim", "optimizer.name"});
   FIELD(optimizer.lr, .text = "Learning rate after the warm-up", .example = "0.001", .minimum = 0,
         .presence = kRequired,
         .peers = {"--lr", "optimizer.params.lr", "learning_rate", "optimizer.lr"});
   FIELD(optimizer.betas,
         .text =
-            "Decay of the two moments; of lion, [0.9, 0.99] where nothing is written, the moment's "
-            "share of an update and its decay",
+            "Decay of the two moments; of lion ([0.9, 0.99] where not written) the moment's share "
+            "of an update and its decay; of schedule-free the average's share of what is trained",
         .minimum = 0, .below = 1,
         .peers = {"--adam-beta1 --adam-beta2", "optimizer.params.betas", "adam_beta1 adam_beta2",
                   "optimizer.beta1 optimizer.beta2"});

@@ -23,7 +23,7 @@ enum class CudaGraph : std::uint8_t { kAuto, kOff };
 enum class ResumeKind : std::uint8_t { kAuto, kNever, kMust, kStep, kDirectory };
 enum class SampleOrderKind : std::uint8_t { kShuffled, kMegatron, kSequential };
 enum class AttentionKind : std::uint8_t { kAuto, kOwn, kCudnn };
-enum class OptimizerKind : std::uint8_t { kAdamW, kLion };
+enum class OptimizerKind : std::uint8_t { kAdamW, kLion, kScheduleFree };
 enum class LrScheduleKind : std::uint8_t { kCosine, kLinear, kConstant, kWsd };
 enum class DecayShape : std::uint8_t { kLinear, kSqrt, kCosine };
 enum class ComputePrecision : std::uint8_t { kFp32, kBf16, kFp8 };

@@ -1,6 +1,7 @@
 #include "optim/elementwise_rule.h"
 
 #include <cmath>
+#include <utility>
 
 #include "kernels/elementwise/elementwise.h"
 
@@ -19,21 +20,26 @@ std::vector<TensorView> changed_of(const UpdateTensor& tensor) {
 
 std::vector<OptimizerState> ElementwiseRule::states(OptimizerKind kind) {
   if (kind == OptimizerKind::kLion) return {{"exp_avg"}};
+  if (kind == OptimizerKind::kScheduleFree) {
+    OptimizerState z{"z"};
+    z.begins_with_value = true;
+    return {std::move(z), {"exp_avg_sq"}};
+  }
   return {{"exp_avg"}, {"exp_avg_sq"}};
 }
 
 ElementwiseRule::ElementwiseRule(OptimizerKind kind, const RunConfig::Optimizer& config,
                                  const ParamStore& store, std::span<const UpdatedParam> params)
     : kind_(kind), constants_{config.betas.at(0), config.betas.at(1), config.eps.value_or(0)} {
+  const std::vector<OptimizerState> kept = states(kind);
   for (const UpdatedParam& param : params) {
     const ParamIndex index = param.index;
     if (store.value(index).count() == 0) continue;
     UpdateTensor tensor;
     tensor.parameter = store.value(index);
     tensor.copy = store.copy(index);
-    tensor.exp_avg = store.optimizer_state("exp_avg", index);
-    if (kind == OptimizerKind::kAdamW)
-      tensor.exp_avg_sq = store.optimizer_state("exp_avg_sq", index);
+    tensor.exp_avg = store.optimizer_state(kept.front().name, index);
+    if (kept.size() > 1) tensor.exp_avg_sq = store.optimizer_state(kept.back().name, index);
     tensor.gradient = store.gradients().owned(index);
     tensor.gradient_slots = store.gradients().slots(index);
     tensor.weight_decay = param.weight_decay;

@@ -7,6 +7,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/grad_norm/grad_norm.h"
 #include "optim/elementwise_rule.h"
+#include "optim/schedule_free_rule.h"
 
 namespace trireme {
 
@@ -58,7 +59,8 @@ std::vector<OptimizerState> states_of(const RunConfig::Optimizer& config) {
 
 std::vector<std::unique_ptr<UpdateRule>> make_rules(const RunConfig::Optimizer& config,
                                                     const ParamStore& store,
-                                                    const ViewChannels& /*channels*/) {
+                                                    const ViewChannels& /*channels*/,
+                                                    Device device) {
   std::vector<UpdatedParam> params;
   for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
     const ParamMeta& param = store.params()[static_cast<std::size_t>(index)];
@@ -67,7 +69,11 @@ std::vector<std::unique_ptr<UpdateRule>> make_rules(const RunConfig::Optimizer& 
                       param.lr_scale});
   }
   std::vector<std::unique_ptr<UpdateRule>> rules;
-  rules.push_back(std::make_unique<ElementwiseRule>(config.kind, config, store, params));
+  if (config.kind == OptimizerKind::kScheduleFree) {
+    rules.push_back(std::make_unique<ScheduleFreeRule>(config, store, params, device));
+  } else {
+    rules.push_back(std::make_unique<ElementwiseRule>(config.kind, config, store, params));
+  }
   return rules;
 }
 
@@ -75,7 +81,12 @@ std::vector<std::unique_ptr<UpdateRule>> make_rules(const RunConfig::Optimizer& 
 
 StoreContents Optimizer::contents(const RunConfig::Optimizer& config) {
   StoreContents contents{true, states_of(config)};
-  if (config.ema > 0) contents.states.push_back({kAverageState});
+  if (config.ema > 0) {
+    OptimizerState average{kAverageState};
+    average.begins_with_value = true;
+    contents.states.push_back(std::move(average));
+  }
+  contents.weights_apart = config.kind == OptimizerKind::kScheduleFree;
   return contents;
 }
 
@@ -88,19 +99,28 @@ double Optimizer::bytes_of_update(const RunConfig::Optimizer& config) {
   return bytes;
 }
 
+std::int64_t Optimizer::buffer_bytes(const RunConfig::Optimizer& config,
+                                     const std::vector<ParamMeta>& params,
+                                     const StoreLayout& values) {
+  return config.kind == OptimizerKind::kScheduleFree
+             ? ScheduleFreeRule::buffer_bytes(params, values)
+             : 0;
+}
+
 BlockMeter::Piece Optimizer::piece(const RunConfig::Optimizer& /*config*/) {
   return BlockMeter::Piece::kRows;
 }
 
 Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store,
-                     const ViewChannels& channels)
-    : decay_of_averages_(config.ema), rules_(make_rules(config, store, channels)) {
+                     const ViewChannels& channels, Device device)
+    : store_(store),
+      decay_of_averages_(config.ema),
+      rules_(make_rules(config, store, channels, device)) {
   if (config.ema == 0) return;
   for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
     const bool trained = store.params()[static_cast<std::size_t>(index)].trainable;
     if (!store.has_value(index) || !trained || store.value(index).count() == 0) continue;
     averages_.push_back({store.optimizer_state(kAverageState, index), store.value(index)});
-    averaged_.push_back(index);
   }
 }
 
@@ -131,10 +151,37 @@ void Optimizer::average(Context& context) {
   if (!averages_.empty()) average_update(context, averages_, decay_of_averages_);
 }
 
-void Optimizer::begin_averages(Context& context, const std::function<bool(ParamIndex)>& of) {
-  for (std::size_t i = 0; i < averages_.size(); ++i) {
-    if (of(averaged_[i])) cast(context, averages_[i].average, averages_[i].parameter);
+void Optimizer::begin_states(
+    Context& context, const std::function<bool(const ParamMeta&, const OptimizerState&)>& of) {
+  const std::vector<OptimizerState>& states = store_.contents().states;
+  for (std::size_t slot = 0; slot < states.size(); ++slot) {
+    if (!states[slot].begins_with_value) continue;
+    for (ParamIndex i = 0; i < static_cast<int>(store_.params().size()); ++i) {
+      const ParamMeta& param = store_.params()[static_cast<std::size_t>(i)];
+      if (!store_.has_value(i) || !param.trainable || !of(param, states[slot])) continue;
+      const TensorView state = store_.optimizer_state(slot, i);
+      if (state.count() > 0) cast(context, state, store_.value(i));
+    }
   }
+}
+
+void Optimizer::refresh_copies(Context& context) {
+  for (const auto& rule : rules_) rule->refresh_copies(context);
+}
+
+TensorView Optimizer::read_value(Context& context, ParamIndex index) {
+  for (const auto& rule : rules_) {
+    if (const TensorView read = rule->read_value(context, index); read.given()) return read;
+  }
+  return store_.value(index);
+}
+
+void Optimizer::save(Json& scalars) const {
+  for (const auto& rule : rules_) rule->save(scalars);
+}
+
+void Optimizer::restore(const Json& scalars) {
+  for (const auto& rule : rules_) rule->restore(scalars);
 }
 
 void Optimizer::allow_undo(Device device) {

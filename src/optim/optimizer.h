@@ -35,11 +35,14 @@ class Optimizer {
   static StoreContents contents(const RunConfig::Optimizer& config);
   /// Bytes of memory that an update reads and writes for each element, its norm included.
   static double bytes_of_update(const RunConfig::Optimizer& config);
+  /// What it takes beside the store.
+  static std::int64_t buffer_bytes(const RunConfig::Optimizer& config,
+                                   const std::vector<ParamMeta>& params, const StoreLayout& values);
   /// How much of a parameter its updates change together.
   static BlockMeter::Piece piece(const RunConfig::Optimizer& config);
   /// The store and the channels must outlive it.
   Optimizer(const RunConfig::Optimizer& config, const ParamStore& store,
-            const ViewChannels& channels = {});
+            const ViewChannels& channels = {}, Device device = {});
   /// One update with gradients * `gradient_scale`; rounds the bf16 copies on the way. With
   /// Undo::kPossible what it changes is copied on the way too; after allow_undo.
   enum class Undo : std::uint8_t { kImpossible, kPossible };
@@ -58,19 +61,31 @@ class Optimizer {
 
   /// Behind a step that stays: the averages take the weights in. Nothing without optimizer.ema.
   void average(Context& context);
-  /// The averages of these parameters begin, with the weights.
-  void begin_averages(Context& context, const std::function<bool(ParamIndex)>& of);
+  /// States that begin with the weights do so: those for which `of` holds.
+  void begin_states(
+      Context& context, const std::function<bool(const ParamMeta&, const OptimizerState&)>& of =
+                            [](const ParamMeta&, const OptimizerState&) { return true; });
+
+  /// Whether products read something else than the values, which are saved and evaluated.
+  [[nodiscard]] bool reads_apart() const { return store_.contents().weights_apart; }
+  /// That, of all parameters that have copies.
+  void refresh_copies(Context& context);
+  /// Of one in fp32, until the next call.
+  TensorView read_value(Context& context, ParamIndex index);
 
   /// Updates applied so far: AdamW's t. Saved and restored with a checkpoint.
   [[nodiscard]] std::int64_t applied_updates() const { return applied_updates_; }
   void set_applied_updates(std::int64_t count) { applied_updates_ = count; }
+  /// What rules keep in a checkpoint's scalars; restored from none they begin anew.
+  void save(Json& scalars) const;
+  void restore(const Json& scalars);
 
  private:
   [[nodiscard]] UpdateStep step_of(double lr, double gradient_scale) const;
 
+  const ParamStore& store_;
   double decay_of_averages_;
   std::vector<std::unique_ptr<UpdateRule>> rules_;
-  std::vector<ParamIndex> averaged_;      // of each of averages_
   std::vector<AveragedTensor> averages_;  // or none
   std::int64_t applied_updates_ = 0;
   std::int64_t kept_updates_ = 0;  ///< applied_updates_ before the step that can be undone

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/json.h"
 #include "comm/communicator.h"
 #include "kernels/update/update.h"
 #include "optim/block_meter.h"
@@ -53,6 +54,17 @@ class UpdateRule {
   virtual void step_undoable(Context& context, const UpdateStep& step);
   /// Back to before that step, in all bits. The bf16 copies are left stale.
   virtual void undo(Context& context);
+
+  /// Where products do not read the values (StoreContents::weights_apart) what they read instead:
+  /// written into all copies.
+  virtual void refresh_copies(Context& /*context*/) {}
+  /// The same of one of its parameters in fp32, until the next call; not given where that is the
+  /// value.
+  virtual TensorView read_value(Context& /*context*/, ParamIndex /*index*/) { return {}; }
+  /// What a checkpoint keeps of it besides states: adds to its scalars, or takes them from there,
+  /// or begins anew where there are none. DataError where they are none of its own.
+  virtual void save(Json& /*scalars*/) const {}
+  virtual void restore(const Json& /*scalars*/) {}
 
  private:
   std::vector<Buffer> kept_;  // of each of changed()

@@ -309,6 +309,7 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
     memory.buffers +=
         PartialGradients::bytes_of(params, gradients, of, request.part.cut.sequence_parallel);
   }
+  memory.buffers += Optimizer::buffer_bytes(request.optimizer, params, layout);
   if (request.log_blocks)
     memory.buffers +=
         BlockMeter::buffer_bytes(params, gradients, Optimizer::piece(request.optimizer));

@@ -27,24 +27,29 @@ std::int64_t size_of_state(const StoreLayout& layout) {
 }
 
 template <class LayoutOf>
-Sizes sizes_of(const StoreLayout& layout, const LayoutOf& layout_of, DType compute) {
+Sizes sizes_of(const StoreLayout& layout, const LayoutOf& layout_of, bool apart) {
   const int stage = layout.zero_stage();
-  const bool rounded = compute == DType::kBF16;
   Sizes sizes;
-  // In fp32 the values are the weights, so that stages 1 and 2 hold them whole.
-  sizes.values = whole_or_owned(stage == 0 || (!rounded && stage < 3), layout);
+  // Where the values are the weights, stages 1 and 2 hold them whole.
+  sizes.values = whole_or_owned(stage == 0 || (!apart && stage < 3), layout);
   for (const WeightForm form : kWeightForms) {
-    if (rounded || is_coded(form))
+    if (apart || is_coded(form))
       sizes.weights[static_cast<std::size_t>(form)] = whole_or_owned(stage < 3, layout_of(form));
   }
   return sizes;
 }
 
-/// In fp32 the values are what is read of every parameter.
-std::vector<ParamMeta> as_computed(std::vector<ParamMeta> params, DType compute) {
+bool stand_apart(DType compute, const StoreContents& contents) {
+  return compute == DType::kBF16 || contents.weights_apart;
+}
+
+/// In fp32 every parameter is read in that type: the values, unless weights stand apart.
+std::vector<ParamMeta> as_computed(std::vector<ParamMeta> params, DType compute,
+                                   const StoreContents& contents) {
+  const bool apart = stand_apart(compute, contents);
   for (ParamMeta& param : params) {
     param.in_f32 = param.in_f32 && compute == DType::kBF16;
-    param.in_values = !param.base || (compute != DType::kBF16 && !param.nf4);
+    param.in_values = !param.base || (!apart && !param.nf4);
   }
   return params;
 }
@@ -67,7 +72,7 @@ ParamStore::Forms ParamStore::make_forms(const std::vector<ParamMeta>& params,
 
 ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StoreContents contents,
                        Device device, const ParamDistribution& distribution)
-    : params_(as_computed(std::move(params), compute)),
+    : params_(as_computed(std::move(params), compute, contents)),
       compute_(compute),
       contents_(std::move(contents)),
       layout_(params_, distribution),
@@ -75,7 +80,7 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StoreConten
       forms_(make_forms(params_, distribution)),
       quantized_(params_, distribution) {
   const Sizes sizes = sizes_of(
-      layout_, [&](WeightForm form) -> const StoreLayout& { return layout(form); }, compute);
+      layout_, [&](WeightForm form) -> const StoreLayout& { return layout(form); }, apart());
   expect(compute == DType::kBF16 || quantized_.size() == 0, "fp8 weights of a model in {}",
          name_of(compute));
   const auto make = [&](std::int64_t count, DType dtype) {
@@ -128,8 +133,10 @@ TensorView ParamStore::owned_part(const StoreLayout& layout, const Buffer& buffe
 
 ParamStore::In ParamStore::masters() const {
   const int stage = layout_.zero_stage();
-  return stage == 0 || (compute_ == DType::kF32 && stage < 3) ? In::kLocal : In::kShard;
+  return stage == 0 || (!apart() && stage < 3) ? In::kLocal : In::kShard;
 }
+
+bool ParamStore::apart() const { return stand_apart(compute_, contents_); }
 
 ParamStore::Lease::~Lease() {
   if (store_ != nullptr && store_->provider_ != nullptr) store_->provider_->release(block_);
@@ -260,9 +267,7 @@ TensorView ParamStore::owned_weight(WeightForm form, ParamIndex index) const {
 }
 
 TensorView ParamStore::copy(ParamIndex index) const {
-  if (compute_ != DType::kBF16 ||
-      is_coded(trireme::form_of(params_[static_cast<std::size_t>(index)])))
-    return {};
+  if (!apart() || is_coded(trireme::form_of(params_[static_cast<std::size_t>(index)]))) return {};
   return owned_weight(trireme::form_of(params_[static_cast<std::size_t>(index)]), index);
 }
 
@@ -384,22 +389,21 @@ void ParamStore::initialise(Context& context, std::uint64_t seed) {
 }
 
 void ParamStore::refresh_copies(Context& context) {
-  if (compute_ != DType::kBF16) return;
+  if (!apart()) return;
   for (ParamIndex i = 0; i < static_cast<int>(params_.size()); ++i) {
     if (has_value(i) && !quantized_.has(i) && value(i).count() > 0)
       cast(context, copy(i), value(i));
   }
 }
 
+std::string state_name(const ParamMeta& param, const OptimizerState& state) {
+  if (state.name == kAverageState) return average_name(param.name);
+  return fmt::format("optimizer/{}/{}", param.name, state.name);
+}
+
 namespace {
 
 enum class Of : std::uint8_t { kSaved, kBase };
-
-std::string name_in_state(const ParamMeta& param, const OptimizerState* state) {
-  if (state == nullptr) return "parameters/" + param.name;
-  if (state->name == kAverageState) return average_name(param.name);
-  return fmt::format("optimizer/{}/{}", param.name, state->name);
-}
 
 /// `data_of(slot, index)`: the owned rows or null; slot -1: of values, else of that state.
 template <class LayoutOf, class DataOf>
@@ -421,7 +425,8 @@ State state_of(const std::vector<ParamMeta>& params, const std::vector<Optimizer
         rows_of_parts(local_parts(param.shape, param.cut, ranks.tensor), layout.owned(index));
     for (const CutPart& part : parts) {
       StateTensor tensor;
-      tensor.name = name_in_state(param, of_optimizer);
+      tensor.name =
+          of_optimizer == nullptr ? "parameters/" + param.name : state_name(param, *of_optimizer);
       tensor.dtype = of_optimizer == nullptr ? DType::kF32 : of_optimizer->dtype;
       tensor.global_shape = param.shape;
       tensor.box = part.box;
@@ -515,11 +520,12 @@ ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& declared, D
                                        const StoreContents& contents,
                                        const ParamDistribution& distribution) {
   using Of = StoreLayout::Of;
-  const std::vector<ParamMeta> params = as_computed(declared, compute);
+  const std::vector<ParamMeta> params = as_computed(declared, compute, contents);
   const auto layout_of = [&](Of of) { return StoreLayout(params, distribution, of); };
   const Sizes sizes = sizes_of(
       layout_of(Of::kValues),
-      [&](WeightForm form) { return layout_of(StoreLayout::of_form(form)); }, compute);
+      [&](WeightForm form) { return layout_of(StoreLayout::of_form(form)); },
+      stand_apart(compute, contents));
   const QuantizedLayout quantized(params, distribution);
   Bytes bytes;
   bytes.parameters = 4 * sizes.values + 12 * quantized.size();

@@ -41,12 +41,18 @@ struct OptimizerState {
   std::string name;  ///< of the checkpoint: "optimizer/PARAMETER/NAME", or "ema/PARAMETER"
   DType dtype = DType::kF32;
   std::function<bool(const ParamMeta&)> has = {};  ///< which trained parameters; empty: all
+  bool begins_with_value = false;                  ///< else with zeros
 };
+/// The name of a parameter's state in a checkpoint.
+std::string state_name(const ParamMeta& param, const OptimizerState& state);
 
 /// What a store holds besides the values.
 struct StoreContents {
   bool gradients = false;
   std::vector<OptimizerState> states = {};
+  /// Products read what the optimizer makes of a value: in fp32 too weights have memory of their
+  /// own.
+  bool weights_apart = false;
 };
 
 /// Brings the weights of blocks that are not whole on this rank, or not up to date.
@@ -61,7 +67,7 @@ class WeightProvider {
 class ParamStore {
  public:
   /// `compute`: the type that weights are read in; kBF16 adds a copy of every parameter, in fp8 of
-  /// those that are declared so (ParamMeta::fp8).
+  /// those that are declared so (ParamMeta::fp8); kF32 where weights stand apart.
   ParamStore(std::vector<ParamMeta> params, DType compute, StoreContents contents,
              Device device = {}, const ParamDistribution& distribution = {});
   ParamStore(const ParamStore&) = delete;
@@ -110,9 +116,9 @@ class ParamStore {
   /// Leases ask `provider` from now on; it must outlive them.
   void set_provider(WeightProvider& provider) { provider_ = &provider; }
 
-  /// The rows that this rank owns: a parameter's fp32 value, its bf16 copy (not given in fp32, nor
-  /// of one in fp8), its fp8 codes, the optimizer's state `slot`. No rows in an empty shard, nor
-  /// states if not trained.
+  /// The rows that this rank owns: a parameter's fp32 value, its copy that products read (not given
+  /// where that is the value, nor of one in fp8), its fp8 codes, the optimizer's state `slot`. No
+  /// rows in an empty shard, nor states if not trained.
   [[nodiscard]] TensorView value(ParamIndex index) const;
   [[nodiscard]] TensorView copy(ParamIndex index) const;
   [[nodiscard]] TensorView codes(ParamIndex index) const;
@@ -149,7 +155,7 @@ class ParamStore {
   /// Initial values by (seed, name, global index), made on the host: equal bits on any mesh. None
   /// of what stands in codes without an fp32 value.
   void initialise(Context& context, std::uint64_t seed);
-  /// Rounds the owned values into their bf16 copies; nothing in fp32.
+  /// Rounds the owned values into their copies, where there are any.
   void refresh_copies(Context& context);
 
   /// Of parameters in fp8: the largest magnitudes of all blocks, as bits, and their scales. In the
@@ -199,7 +205,9 @@ class ParamStore {
   [[nodiscard]] const Form& form_of(WeightForm form) const {
     return forms_[static_cast<std::size_t>(form)];
   }
-  /// What leases read: in fp32 the values.
+  /// Weights have memory beside the values.
+  [[nodiscard]] bool apart() const;
+  /// What leases read: where they are not apart the values.
   [[nodiscard]] TensorView weights(WeightForm form) const {
     const TensorView own = form_of(form).memory.view();
     return own.given() || is_coded(form) ? own : values_.view();

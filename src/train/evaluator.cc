@@ -44,6 +44,7 @@ bool RunEvaluation::is_due_behind(std::int64_t step) const {
 }
 
 std::optional<double> RunEvaluation::run() {
+  runtime_.read(Runtime::Read::kSaved);
   std::vector<SetLoss> losses;
   for (const ValidationSet& set : inputs_.validation) {
     const EvaluationResult result = evaluate(runtime_, *set.batches);
@@ -60,6 +61,7 @@ std::optional<double> RunEvaluation::run() {
       inputs_.reporter->sample(line);
     }
   }
+  runtime_.read(Runtime::Read::kTrained);
   if (inputs_.reporter != nullptr) inputs_.reporter->evaluated();
   return loss;
 }

@@ -115,7 +115,7 @@ void RunSaver::save(Kind kind, std::optional<double> loss) {
   }
   if (config.keep_best) request.retention.best = saved.best.kept.step;
   State state = runtime_.store.state();
-  state.scalars = saved_scalars(inputs_.prepared, saved, runtime_.optimizer->applied_updates());
+  state.scalars = saved_scalars(inputs_.prepared, saved, *runtime_.optimizer);
   request.step = progress_.step;
   request.consumed_samples = progress_.consumed_samples;
   request.state = &state;

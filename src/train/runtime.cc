@@ -202,7 +202,7 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
   }
   if (find_shared_home(params.metas) != kNoParam)
     tied_weight.emplace(context, store, *channels.ends);
-  optimizer.emplace(config.optimizer, store, channels.of_updates());
+  optimizer.emplace(config.optimizer, store, channels.of_updates(), context.device());
   if (config.log.blocks) {
     const auto blocks = static_cast<int>(block_names(model).size());
     block_meter.emplace(store, places_of_blocks(params, model), blocks, context.device(),
@@ -267,11 +267,25 @@ StageBalance Runtime::balance_of(const ResolvedRun& run) const {
 }
 
 void Runtime::weights_changed(Copies copies) {
-  if (copies == Copies::kStale) store.refresh_copies(context);
+  const bool trained = optimizer && optimizer->reads_apart() && read_ == Read::kTrained;
+  if (copies == Copies::kStale) {
+    store.refresh_copies(context);
+    if (trained) optimizer->refresh_copies(context);
+  }
   if (!model.adapters) {  // what they stand beside does not change
-    for (QuantizedRefresh& refresh : fp8_weights) refresh.run();
+    for (QuantizedRefresh& refresh : fp8_weights) {
+      refresh.run([&](ParamIndex index) {
+        return trained ? optimizer->read_value(context, index) : store.value(index);
+      });
+    }
   }
   if (gather) gather->weights_changed();
+}
+
+void Runtime::read(Read weights) {
+  if (!optimizer || !optimizer->reads_apart()) return;
+  read_ = weights;
+  weights_changed(Copies::kStale);
 }
 
 }  // namespace trireme

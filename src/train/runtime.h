@@ -126,6 +126,10 @@ class Runtime {
   /// rounded anew, those in fp8 quantised, and the model sees the new weights.
   enum class Copies : std::uint8_t { kStale, kFresh };
   void weights_changed(Copies copies);
+  /// Products read the weights that are trained, or those that are saved: other ones where the
+  /// optimizer says so (Optimizer::reads_apart). Collective.
+  enum class Read : std::uint8_t { kTrained, kSaved };
+  void read(Read weights);
 
   Launch& launch;
   const RunConfig config;
@@ -158,6 +162,7 @@ class Runtime {
   void sum_partial_gradients();
 
   std::map<std::int64_t, Executor> executors_;  // of a step, by its micro-batches
+  Read read_ = Read::kTrained;
   Communicator& replica_;
 };
 

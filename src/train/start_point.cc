@@ -240,13 +240,17 @@ std::string saved_kind(const Manifest& manifest) {
   return at->is_string() ? at->as_string() : "";
 }
 
-/// Takes out of a state, leaving zeros, what begins anew: the moments of another optimizer, and
-/// what the checkpoint does not have, since it was not trained or averaged then.
+/// Whether a run goes on with this: else it begins anew, being of another optimizer or not in the
+/// checkpoint, since it was not trained or averaged then.
+bool goes_on(const std::string& tensor, const Manifest& manifest, bool same_kind) {
+  return manifest.find(tensor) != nullptr && (same_kind || !tensor.starts_with("optimizer/"));
+}
+
+/// Takes what begins anew out of a state, leaving zeros.
 void clear_unsaved(State& state, const Manifest& manifest, bool same_kind) {
   std::erase_if(state.tensors, [&](const StateTensor& tensor) {
-    const bool is_moment = tensor.name.starts_with("optimizer/");
-    const bool saved = manifest.find(tensor.name) != nullptr && (same_kind || !is_moment);
-    if (saved || tensor.name.starts_with("parameters/")) return false;
+    if (goes_on(tensor.name, manifest, same_kind) || tensor.name.starts_with("parameters/"))
+      return false;
     std::memset(tensor.data, 0,
                 static_cast<std::size_t>(tensor.box.shape.count()) * size_of(tensor.dtype));
     return true;
@@ -266,10 +270,11 @@ void load_checkpoint(Runtime& runtime, const std::filesystem::path& folder) {
              before);
   runtime.optimizer->set_applied_updates(
       before == now ? integer_of(manifest.scalars, "applied_updates") : 0);
-  runtime.optimizer->begin_averages(runtime.context, [&](ParamIndex index) {
-    const std::string& name = runtime.store.params()[static_cast<std::size_t>(index)].name;
-    return manifest.find(average_name(name)) == nullptr;
-  });
+  runtime.optimizer->restore(before == now ? manifest.scalars : Json::object());
+  runtime.optimizer->begin_states(
+      runtime.context, [&](const ParamMeta& param, const OptimizerState& state) {
+        return !goes_on(state_name(param, state), manifest, before == now);
+      });
 }
 
 /// What adapters stand beside, whether they begin or go on: those of `checkpoint`. What is saved of
@@ -373,23 +378,25 @@ StartPoint load_start(Runtime& runtime, const PreparedRun& prepared, StartPoint 
     load_checkpoint(runtime, start.checkpoint);
   })) {
   }
-  if (start.checkpoint.empty()) load_weights(runtime, prepared);
+  const bool fresh = start.checkpoint.empty();
+  if (fresh) load_weights(runtime, prepared);
   start.progress.base = load_base(runtime, prepared, start.checkpoint);
+  if (fresh) runtime.optimizer->begin_states(runtime.context);
   runtime.weights_changed(Runtime::Copies::kStale);
-  if (start.checkpoint.empty() && prepared.config.lora.dora) {
+  if (fresh && prepared.config.lora.dora) {
     runtime.stage.begin_magnitudes();
+    runtime.optimizer->begin_states(runtime.context);
     runtime.weights_changed(Runtime::Copies::kStale);
   }
-  if (start.checkpoint.empty())
-    runtime.optimizer->begin_averages(runtime.context, [](ParamIndex) { return true; });
   find_best(prepared, runtime.replica(), start.progress);
   return start;
 }
 
 Json saved_scalars(const PreparedRun& prepared, const RunProgress& progress,
-                   std::int64_t applied_updates) {
+                   const Optimizer& optimizer) {
   Json scalars = Json::object();
-  scalars["applied_updates"] = applied_updates;
+  scalars["applied_updates"] = optimizer.applied_updates();
+  optimizer.save(scalars);
   scalars["skipped_in_a_row"] = progress.skipped_in_a_row;
   scalars["global_batch"] = prepared.run.ramp.size_at(progress.consumed_samples);
   scalars["best"] = to_json(progress.best);

@@ -55,6 +55,6 @@ void load_base_values(Runtime& runtime, const ModelSource& source, std::int64_t 
 
 /// What the trainer saves besides tensors, so that choose_start can compare.
 Json saved_scalars(const PreparedRun& prepared, const RunProgress& progress,
-                   std::int64_t applied_updates);
+                   const Optimizer& optimizer);
 
 }  // namespace trireme

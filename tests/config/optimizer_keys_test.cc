@@ -51,6 +51,27 @@ TEST(OptimizerKeys, lion_has_betas_of_its_own_and_no_eps) {
   }
 }
 
+TEST(OptimizerKeys, schedule_free_has_a_constant_rate_and_no_averages_beside_its_own) {
+  const std::string kind = "optimizer.kind=schedule-free";
+  const RunConfig config = load_with({kind, "lr_schedule.warmup_steps=2"}).config;
+  EXPECT_EQ(config.optimizer.kind, OptimizerKind::kScheduleFree);
+  EXPECT_EQ(config.optimizer.betas, (std::array<double, 2>{0.9, 0.95}));
+  EXPECT_EQ(config.optimizer.eps, 1e-8);
+  EXPECT_EQ(config.lr_schedule.kind, LrScheduleKind::kConstant);
+  EXPECT_TRUE(load_with({kind, "lr_schedule.kind=constant"}).problems.empty());
+  for (const char* schedule : {"cosine", "linear", "wsd"}) {
+    EXPECT_EQ(only_problem(load_with({kind, std::string("lr_schedule.kind=") + schedule})).path,
+              "lr_schedule.kind");
+  }
+  EXPECT_EQ(only_problem(load_with({kind, "lr_schedule.decay_end_step=3"})).path,
+            "lr_schedule.decay_end_step");
+  EXPECT_EQ(only_problem(load_with({kind, "optimizer.ema=0.9"})).path, "optimizer.ema");
+  const LoadedConfig again = parse_run_config(resolved_json(config));
+  EXPECT_TRUE(again.problems.empty()) << format_problems(again.problems);
+  EXPECT_EQ(again.config.lr_schedule, config.lr_schedule);
+  EXPECT_EQ(again.config.optimizer, config.optimizer);
+}
+
 TEST(OptimizerKeys, lion_of_other_systems_keeps_what_it_has) {
   const auto optimizer = [](const char* text) {
     return *convert_config(text, "arguments", std::nullopt).config.find("optimizer");

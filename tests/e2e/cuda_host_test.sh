@@ -83,6 +83,14 @@ for directory in gpu-optimizers gpu-optimizers-again; do
 done
 close "lion and groups: losses" gpu-optimizers cpu-optimizers 4e-3
 same_run "lion and groups: the same bits twice" gpu-optimizers 5 gpu-optimizers-again
+free=("${short[@]}" --set optimizer.kind=schedule-free --set evaluation.interval_steps=2 --set precision.compute=bf16)
+on cpu base.json "${free[@]}" --set run.directory=cpu-free
+for graph in auto off; do
+  on cuda-host base.json "${free[@]}" --set run.cuda_graph=$graph --set run.directory=gpu-free-$graph
+  ends_with "schedule-free, CUDA graph $graph" 0
+done
+close "schedule-free: losses" gpu-free-auto cpu-free 4e-3
+same_run "schedule-free: the same bits without a CUDA graph" gpu-free-off 5 gpu-free-auto
 binary=$cpu
 train evaluate --checkpoint gpu-optimizers --data toy --sequence-length 32 --batches 2 --ema
 ends_with "averages of a GPU's run" 0

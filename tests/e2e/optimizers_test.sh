@@ -26,6 +26,23 @@ for recipe in tensor block; do
     --set 'optimizer.groups=[{"match":"o_proj","trainable":false},{"match":"layers.0.mlp","trainable":false}]'
 done
 in_parts lion "${lion[@]}" --set optimizer.ema=0.5
+# Schedule-free evaluates x, in the midst of a run too, and trains y; saves are of x.
+free=(--set optimizer.kind=schedule-free --set lr_schedule.warmup_steps=3 --set evaluation.interval_steps=3
+  --set 'optimizer.groups=[{"match":"mlp","lr_scale":0.5}]')
+in_parts free "${free[@]}"
+in_parts free-in-bf16 "${free[@]}" --set precision.compute=bf16
+for recipe in tensor block; do
+  in_parts free-in-fp8-$recipe "${free[@]}" --set precision.compute=fp8 --set precision.fp8.recipe=$recipe
+done
+ranks 2 base.json "${short[@]}" "${free[@]}" --set evaluation.interval_steps=0 --set parallel.zero_stage=2 --set run.directory=free-seldom
+ends_with "schedule-free, evaluated once" 0
+same_run "schedule-free: evaluations change no bits" free-seldom 8 free-whole
+check "schedule-free has z and a second moment" same "$(tensors_of "$(folder_of free 8)" | grep -o 'optimizer/model.norm.weight/[a-z_]*' | sort -u | xargs)" \
+  "optimizer/model.norm.weight/exp_avg_sq optimizer/model.norm.weight/z"
+train evaluate --checkpoint free-whole --data toy --sequence-length 32 --batches 8 --json
+check "schedule-free: the run's last evaluation is that of its checkpoint" awk -v a="$(sed -n 's/.*"loss":\([0-9.]*\).*/\1/p' out)" \
+  -v b="$(grep '"kind":"evaluation"' free-whole/metrics.jsonl | tail -n 1 | sed 's/.*"loss":\([0-9.]*\).*/\1/')" \
+  'BEGIN { d = a - b; exit !(a > 0 && d < 1e-5 && d > -1e-5) }'
 names=$(tensors_of "$(folder_of groups 8)")
 check "what stands still has a value" grep -q 'parameters/model.embed_tokens.weight' <<<"$names"
 check "and no moments" [ "$(grep -c 'optimizer/model.embed_tokens' <<<"$names")" = 0 ]
@@ -90,7 +107,11 @@ refused() { # NAME OPTION REASON
 refused "a name that is none" 'optimizer.groups=[{"match":"embed_tokns"}]' 'optimizer.groups.0..match.*nearest: "embed_tokens"'
 refused "a part of one product" 'optimizer.groups=[{"match":"k_proj","trainable":false}]' 'gradients are one product'
 refused "nothing to train" 'optimizer.groups=[{"match":"*","trainable":false}]' 'nothing to train'
+refused "averages of averages" 'optimizer={"lr":1,"kind":"schedule-free","ema":0.9}' 'optimizer.ema'
 refused "eps of lion" 'optimizer={"lr":1,"kind":"lion","eps":1e-8}' 'optimizer.eps'
+train base.json "${free[@]}" --set lr_schedule.kind=cosine --set run.directory=no
+ends_with "a schedule beside schedule-free" 2
+says "a schedule beside schedule-free: why" 'lr_schedule.kind'
 train plan base.json "${groups[@]}" --json
 ends_with "plan" 0
 finish

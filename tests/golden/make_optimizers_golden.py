@@ -11,10 +11,11 @@ import re
 import torch
 from lion_pytorch import Lion
 from safetensors.torch import save_file
+from schedulefree import AdamWScheduleFree
 
 from cases import BATCH, TOKENS
 from make_model_golden import HERE, load_case, write_json
-from make_training_golden import RECIPE, STEPS, learning_rate, training_stream
+from make_training_golden import RECIPE, STEPS, WARMUP, learning_rate, training_stream
 from strict_double import build_double, strict_double
 
 # case -> model, the section `optimizer` of our config beside the recipe's, the tensors that are kept
@@ -35,6 +36,11 @@ CASES = {
         ("transformer.h.1.mlp.c_proj.bias", "transformer.h.0.mlp.c_fc.bias", "transformer.wpe.weight")),
     "lion": ("llama_gqa", {
         "kind": "lion", "lr": 1e-4, "betas": [0.9, 0.99],
+        "groups": [{"match": "mlp", "lr_scale": 0.5}]},
+        ("model.norm.weight", "model.layers.0.input_layernorm.weight",
+         "model.layers.1.self_attn.k_proj.weight")),
+    "schedule_free": ("llama_gqa", {
+        "kind": "schedule-free", "lr": 2e-3,
         "groups": [{"match": "mlp", "lr_scale": 0.5}]},
         ("model.norm.weight", "model.layers.0.input_layernorm.weight",
          "model.layers.1.self_attn.k_proj.weight")),
@@ -63,19 +69,26 @@ def make_optimizer(model, section):
     betas = tuple(section.get("betas", RECIPE["betas"]))
     if section.get("kind") == "lion":
         return Lion(groups, lr=1.0, betas=betas)
+    if section.get("kind") == "schedule-free":  # warms up by itself
+        for group in groups:
+            group["lr"] = section["lr"] * group["scale"]
+        return AdamWScheduleFree(groups, betas=betas, eps=RECIPE["eps"], warmup_steps=WARMUP)
     return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=RECIPE["eps"])
 
 
 def train(model, ids, section):
     optimizer = make_optimizer(model, section)
+    alone = isinstance(optimizer, AdamWScheduleFree)
+    if alone:
+        optimizer.train()
     scale = section.get("lr", RECIPE["lr"]) / RECIPE["lr"]
     decay = section.get("ema", 0)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     averages = {name: p.detach().clone() for name, p in trained.items()}
     losses, norms, rates = [], [], []
     for k in range(1, STEPS + 1):
-        rates.append(learning_rate(k) * scale)
-        for group in optimizer.param_groups:
+        rates.append(section["lr"] * min(1, k / WARMUP) if alone else learning_rate(k) * scale)
+        for group in optimizer.param_groups if not alone else []:
             group["lr"] = rates[-1] * group["scale"]
         count = BATCH * TOKENS
         inputs = ids[(k - 1) * count:k * count].view(BATCH, TOKENS)
@@ -89,7 +102,13 @@ def train(model, ids, section):
         optimizer.step()
         for name, parameter in trained.items():
             averages[name] = decay * averages[name] + (1 - decay) * parameter.detach()
-    return losses, norms, rates, dict(model.named_parameters()), averages
+    states = {"ema/" + name: average for name, average in averages.items()} if decay else {}
+    if alone:
+        optimizer.eval()
+        for name, parameter in trained.items():
+            for state in ("z", "exp_avg_sq"):
+                states[f"{state}/{name}"] = optimizer.state[parameter][state]
+    return losses, norms, rates, dict(model.named_parameters()), states
 
 
 def make_case(root, case):
@@ -99,14 +118,13 @@ def make_case(root, case):
     config, state = load_case(of)
     ids, _ = training_stream(of)
     with strict_double():
-        losses, norms, rates, parameters, averages = train(build_double(config, state), ids, section)
+        losses, norms, rates, parameters, states = train(build_double(config, state), ids, section)
     rate = section.get("lr", RECIPE["lr"])
     write_json(folder / "expected.json", {
         **RECIPE, "model": of, "lr": rate, "min_lr": RECIPE["min_lr"] * rate / RECIPE["lr"], "clip_grad_norm": CLIP,
         "optimizer": section, "losses": losses, "grad_norms": norms, "learning_rates": rates})
     final = {name: parameters[name].detach().contiguous() for name in kept}
-    if "ema" in section:
-        final |= {f"ema/{name}": averages[name].contiguous() for name in kept}
+    final |= {name: state.contiguous() for name, state in states.items() if name.split("/", 1)[1] in kept}
     save_file(final, folder / "final.safetensors")
     print(f"{case}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, norms {min(norms):.2f} to {max(norms):.2f}")
 

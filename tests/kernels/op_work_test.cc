@@ -451,6 +451,11 @@ TEST_F(OpWorkTest, weights_and_gradients_move_once) {
   const UpdateTensor of_lion[] = {{a, {}, f32({kT, kC}), {}, b, 0}};
   lion_update(context_, of_lion, {}, 1e-3, 1);
   expect_work("lion_update", 0, 5 * 4 * kT * kC);
+  const UpdateTensor free[] = {{a, f32({kT, kC}), f32({kT, kC}), f32({kT, kC}), b, 0}};
+  schedule_free_update(context_, free, {}, {1e-3, 0.05, 1, 1});
+  expect_work("schedule_free_update", 0, 8 * 4 * kT * kC);
+  schedule_free_copy(context_, free, 0.9);
+  expect_work("schedule_free_copy", 0, 3 * 4 * kT * kC);
   const AveragedTensor averages[] = {{a, b}};
   average_update(context_, averages, 0.5);
   expect_work("average_update", 0, 3 * 4 * kT * kC);

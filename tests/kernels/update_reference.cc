@@ -31,4 +31,20 @@ void lion_update(AdamWState& state, const std::vector<double>& gradient, const R
   }
 }
 
+void schedule_free_update(ScheduleFreeState& state, const std::vector<double>& gradient,
+                          const Rates& rates, const ScheduleFreeConstants& constants,
+                          const ScheduleFreeScalars& scalars) {
+  state.y.resize(gradient.size());
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    const double g = gradient[i] * scalars.gradient_scale;
+    double &x = state.x[i], &z = state.z[i], &v = state.exp_avg_sq[i];
+    const double y = constants.beta1 * x + (1 - constants.beta1) * z;
+    v = constants.beta2 * v + (1 - constants.beta2) * g * g;
+    const double step = g / (std::sqrt(v / scalars.bias_correction2) + constants.eps);
+    z -= scalars.lr * rates.lr_scale * (step + rates.weight_decay * y);
+    x = (1 - scalars.share) * x + scalars.share * z;
+    state.y[i] = constants.beta1 * x + (1 - constants.beta1) * z;
+  }
+}
+
 }  // namespace trireme::reference

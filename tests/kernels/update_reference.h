@@ -20,4 +20,12 @@ void adamw_update(AdamWState& state, const std::vector<double>& gradient, const 
 void lion_update(AdamWState& state, const std::vector<double>& gradient, const Rates& rates,
                  const LionConstants& constants, double lr, double gradient_scale);
 
+struct ScheduleFreeState {
+  std::vector<double> x, z, exp_avg_sq, y;
+};
+/// y comes from x and z.
+void schedule_free_update(ScheduleFreeState& state, const std::vector<double>& gradient,
+                          const Rates& rates, const ScheduleFreeConstants& constants,
+                          const ScheduleFreeScalars& scalars);
+
 }  // namespace trireme::reference

@@ -282,7 +282,7 @@ CROSS_ENTROPY_Z = [
 
 ADAMW = [
     ("a step without the tensor's factor", [("step.step_size * tensor.lr_scale", "step.step_size")]),
-    ("no decay", [("static_cast<float>(step.lr * tensor.decay), args", "0.0F, args")]),
+    ("no decay", [("static_cast<float>(step.lr * tensor.decay),", "0.0F,")]),
 ]
 
 LION = [
@@ -293,6 +293,16 @@ LION = [
                   "struct Lion {\n  static constexpr int kMoments = 1;\n  static __device__ __forceinline__ void update(float& p, float& exp_avg, float&, float gradient,\n                                                const Constants& c) {\n    const float g = gradient;")]),
     ("a moment that is not stored", [("  store(tensor.exp_avg + i, m);\n", "")]),
     ("the old moment kept where the value is", [("store(tensor.kept + tensor.count + i, m);", "store(tensor.kept + i, m);")]),
+]
+
+SCHEDULE_FREE = [
+    ("decay at z", [("__fmaf_rn(-c.lr_decay, y, z)", "__fmaf_rn(-c.lr_decay, z, z)")]),
+    ("an average of the old z", [("    z = __fmaf_rn(-c.step_size, g / denominator", "    x = __fmaf_rn(c.share, __fadd_rn(z, -x), x);\n    z = __fmaf_rn(-c.step_size, g / denominator"),
+                                 ("    x = __fmaf_rn(c.share, __fadd_rn(z, -x), x);\n    exp_avg_sq = v;", "    exp_avg_sq = v;")]),
+    ("products read x", [("    return between(x, z, of.one_minus_beta1);", "    return x;")]),
+    ("no copy in fp32", [("  if (tensor.copy_f32 != nullptr) store(tensor.copy_f32 + i, values);\n", "")]),
+    ("a copy of z", [("y.at[k] = between(x.at[k], z.at[k], one_minus_beta1);", "y.at[k] = z.at[k];")]),
+    ("a copy that begins apart taken for aligned", [(" | bits(tensor.copy_f32)", "")]),
 ]
 
 AVERAGE = [
@@ -316,5 +326,5 @@ PLANTED = {
     "quantize": [("QuantizeSegmentsTest.", ["kernels/quantize/quantize_segments_cuda.cu", "kernels/quantize/quantize_segments.cuh"], QUANTIZE_SEGMENTS)],
     "cross_entropy": [("CrossEntropy.", ["kernels/cross_entropy/cross_entropy_cuda.cu"], CROSS_ENTROPY_Z)],
     "update": [("AdamWUpdate.", ["kernels/update/update_cuda.cu"], ADAMW), ("LionUpdate.", ["kernels/update/update_cuda.cu"], LION),
-               ("AverageUpdate.", ["kernels/update/update_cuda.cu"], AVERAGE)],
+               ("ScheduleFreeUpdate.", ["kernels/update/update_cuda.cu"], SCHEDULE_FREE), ("AverageUpdate.", ["kernels/update/update_cuda.cu"], AVERAGE)],
 }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "kernels/elementwise/elementwise.h"
 #include "support/gradient_norm.h"
 #include "support/store_contents.h"
 #include "tensor/transfer.h"
@@ -119,7 +120,8 @@ TEST(Optimizer, averages_begin_with_the_weights_and_take_in_what_stays) {
   store.initialise(context, 3);
   for (const ParamIndex i : {0, 2}) store.value(i).as<float>()[0] = 8;
   Optimizer optimizer(config, store);
-  optimizer.begin_averages(context, [](ParamIndex index) { return index == 0; });
+  optimizer.begin_states(
+      context, [](const ParamMeta& param, const OptimizerState&) { return param.name == "p0"; });
   const auto average = [&](ParamIndex i) { return store.optimizer_state(2, i).as<float>()[0]; };
   EXPECT_EQ(average(0), 8);
   EXPECT_EQ(average(2), 0);
@@ -133,7 +135,8 @@ TEST(Optimizer, averages_begin_with_the_weights_and_take_in_what_stays) {
 
 class EachOptimizer : public testing::TestWithParam<OptimizerKind> {};
 INSTANTIATE_TEST_SUITE_P(all, EachOptimizer,
-                         testing::Values(OptimizerKind::kAdamW, OptimizerKind::kLion));
+                         testing::Values(OptimizerKind::kAdamW, OptimizerKind::kLion,
+                                         OptimizerKind::kScheduleFree));
 
 TEST_P(EachOptimizer, an_update_that_is_taken_back_and_made_again_leaves_the_same_bits) {
   Context context({}, 2, detect_isa());
@@ -149,6 +152,7 @@ TEST_P(EachOptimizer, an_update_that_is_taken_back_and_made_again_leaves_the_sam
       store.gradients().sum(i).as<float>()[at] = static_cast<float>(i % 13 + at) / 7;
   }
   Optimizer optimizer(config, store);
+  optimizer.begin_states(context);
   optimizer.allow_undo({});
   EXPECT_EQ(Optimizer::undo_bytes(config, store.params(), {}), 350 * states * 4 * (6 + 5));
   optimizer.step(context, 1e-2, 0.5);
@@ -159,6 +163,7 @@ TEST_P(EachOptimizer, an_update_that_is_taken_back_and_made_again_leaves_the_sam
   EXPECT_NE(bits_of(store), before);
   optimizer.undo(context);
   store.refresh_copies(context);
+  optimizer.refresh_copies(context);
   EXPECT_EQ(bits_of(store), before);
   EXPECT_EQ(optimizer.applied_updates(), 2);
 
@@ -169,9 +174,53 @@ TEST_P(EachOptimizer, an_update_that_is_taken_back_and_made_again_leaves_the_sam
             {store.gradients().sum(i).data,
              static_cast<std::size_t>(store.gradients().sum(i).bytes())});
   Optimizer straight(config, other);
+  straight.begin_states(context);
   for (const double scale : {0.5, 0.25, 1.0}) straight.step(context, 1e-2, scale);
   optimizer.step(context, 1e-2, 1);
   EXPECT_EQ(bits_of(store), bits_of(other));
+}
+
+TEST(Optimizer, schedule_free_goes_on_with_the_weights_of_its_average) {
+  Context context({}, 1, detect_isa());
+  RunConfig::Optimizer config;
+  config.kind = OptimizerKind::kScheduleFree;
+  const auto begin = [&](ParamStore& store) {
+    store.initialise(context, 3);
+    for (ParamIndex i = 0; i < 700; ++i) store.gradients().sum(i).as<float>()[0] = 1;
+  };
+  ParamStore straight(many_params(), DType::kF32, Optimizer::contents(config));
+  begin(straight);
+  Optimizer whole(config, straight);
+  whole.begin_states(context);
+  whole.step(context, 1e-3, 1);
+  whole.step(context, 2e-3, 1);
+  Json scalars = Json::object();
+  whole.save(scalars);
+  ParamStore second(many_params(), DType::kF32, Optimizer::contents(config));
+  begin(second);
+  Optimizer resumed(config, second);
+  for (ParamIndex i = 0; i < 700; ++i) {
+    cast(context, second.value(i), straight.value(i));
+    for (const std::size_t slot : {0, 1})
+      cast(context, second.optimizer_state(slot, i), straight.optimizer_state(slot, i));
+  }
+  resumed.set_applied_updates(2);
+  resumed.restore(parse_json(scalars.dump(), "scalars"));
+  resumed.refresh_copies(context);
+  EXPECT_EQ(bits_of(second), bits_of(straight));
+  whole.step(context, 1e-3, 1);
+  resumed.step(context, 1e-3, 1);
+  EXPECT_EQ(bits_of(second), bits_of(straight));
+  Optimizer anew(config, second);
+  anew.set_applied_updates(2);
+  anew.restore(Json::object());
+  anew.step(context, 1e-3, 1);
+  whole.step(context, 1e-3, 1);
+  EXPECT_NE(bits_of(second), bits_of(straight)) << "an average that begins with this step";
+  for (const char* text : {R"({"schedule_free": 1})", R"({"schedule_free": {"lr_max": 1}})",
+                           R"({"schedule_free": {"lr_max": -1, "weight_sum": 1}})"}) {
+    EXPECT_THROW(anew.restore(parse_json(text, "scalars")), DataError) << text;
+  }
 }
 
 }  // namespace

@@ -55,6 +55,14 @@ TEST(Memory, an_optimizer_takes_its_moments_and_averages_of_what_is_trained) {
   EXPECT_EQ(estimate_memory(config.model, request).optimizer, 2 * moment);
   EXPECT_EQ(estimate_memory(config.model, request).undo, 8 * all);
   EXPECT_EQ(checkpoint_bytes(config), 12 * all);
+  RunConfig::Optimizer free = request.optimizer;
+  free.kind = OptimizerKind::kScheduleFree;
+  free.ema = 0;
+  MemoryRequest apart = request;
+  apart.optimizer = free;
+  EXPECT_EQ(estimate_memory(config.model, apart).optimizer, adamw);
+  EXPECT_EQ(estimate_memory(config.model, apart).undo, 12 * all);
+  EXPECT_EQ(estimate_memory(config.model, apart).parameters, 8 * all) << "fp32: x and y";
   // What stands still has neither gradient nor moments.
   const std::int64_t before = estimate_memory(config.model, request).gradients;
   config.model.groups = {{"layers", 1, std::nullopt, false}};

@@ -210,6 +210,24 @@ TEST(ParamStore, bytes_are_known_without_a_store) {
   EXPECT_EQ(bytes.parameters, 128 * 6);
   EXPECT_EQ(bytes.gradients, 128 * 4);
   EXPECT_EQ(bytes.optimizer, 128 * 8);
+  StoreContents apart = kTrainingStore;
+  apart.weights_apart = true;
+  EXPECT_EQ(ParamStore::bytes_of(some_params(), DType::kF32, apart).parameters, 128 * 8);
+  EXPECT_EQ(ParamStore::bytes_of(some_params(), DType::kBF16, apart).parameters, 128 * 6);
+}
+
+TEST(ParamStore, weights_that_stand_apart_are_read_in_place_of_values) {
+  StoreContents apart;
+  apart.weights_apart = true;
+  ParamStore store(some_params(), DType::kF32, apart);
+  Context context({}, 1, detect_isa());
+  store.initialise(context, 1);
+  store.refresh_copies(context);
+  const auto weight = store.acquire(1).weight(1);
+  EXPECT_EQ(weight.as<float>()[29], store.value(1).as<float>()[29]);
+  store.copy(1).as<float>()[29] = 7;
+  EXPECT_EQ(weight.as<float>()[29], 7);
+  EXPECT_NE(store.value(1).as<float>()[29], 7);
 }
 
 TEST(ParamStore, state_names_every_tensor_once) {

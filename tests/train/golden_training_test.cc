@@ -61,8 +61,10 @@ void expect_steps(const Json& golden, ModelFixture& model) {
   RunConfig::LrSchedule schedule;
   schedule.warmup_steps = golden.find("warmup_steps")->as_integer();
   schedule.min_lr = golden.find("min_lr")->as_double();
+  if (config.kind == OptimizerKind::kScheduleFree) schedule.kind = LrScheduleKind::kConstant;
   Optimizer optimizer(config, model.store);
-  optimizer.begin_averages(model.context, [](ParamIndex) { return true; });
+  optimizer.begin_states(model.context);
+  model.store.refresh_copies(model.context);
   const Json* bias_rate = golden.find("bias_rate");
   RouterBias router_bias(model.params, model.store,
                          bias_rate == nullptr ? 0 : bias_rate->as_double());
@@ -121,9 +123,10 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
 }
 
 class GoldenOptimizers : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(all, GoldenOptimizers, testing::Values("groups", "groups_tied", "lion"));
+INSTANTIATE_TEST_SUITE_P(all, GoldenOptimizers,
+                         testing::Values("groups", "groups_tied", "lion", "schedule_free"));
 
-TEST_P(GoldenOptimizers, losses_norms_parameters_and_averages_equal_float64) {
+TEST_P(GoldenOptimizers, losses_norms_parameters_and_states_equal_float64) {
   const std::string folder = "optimizers/" + GetParam();
   const Json golden = read_golden_json(folder + "/expected.json");
   const RunConfig::Optimizer config = optimizer_of(golden);
@@ -148,8 +151,8 @@ TEST_P(GoldenOptimizers, losses_norms_parameters_and_averages_equal_float64) {
     if (!model.store.has_value(index)) continue;
     const std::string& name = model.params.metas[static_cast<std::size_t>(index)].name;
     compare(name, model.store.value(index));
-    compare("ema/" + name,
-            model.store.optimizer_state(model.store.contents().states.size() - 1, index));
+    for (const OptimizerState& state : model.store.contents().states)
+      compare(state.name + "/" + name, model.store.optimizer_state(state.name, index));
   }
   EXPECT_EQ(found, final.size());
 }

@@ -38,7 +38,7 @@ std::vector<MeshCell> adapter_cells(int ranks) {
   return cells;
 }
 
-std::vector<MeshCell> group_cells(int ranks, bool lion) {
+std::vector<MeshCell> group_cells(int ranks, OptimizerKind kind) {
   MeshCell tensor, context, data, experts, pipeline;
   tensor.tensor = context.context = pipeline.pipeline = pipeline.layers = ranks;
   data.data = experts.data = experts.expert = ranks;
@@ -53,7 +53,7 @@ std::vector<MeshCell> group_cells(int ranks, bool lion) {
   if (ranks > 1) cells.push_back(pipeline);
   for (MeshCell& cell : cells) {
     cell.groups = true;
-    cell.lion = lion;
+    cell.optimizer = kind;
   }
   return cells;
 }

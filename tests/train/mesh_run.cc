@@ -177,6 +177,7 @@ void load(Runtime& runtime, const std::filesystem::path& folder) {
   HostState host(runtime.context, runtime.store.state());
   const Manifest manifest = load_state(folder, host.state(), runtime.replica());
   runtime.optimizer->set_applied_updates(manifest.scalars.find("applied_updates")->as_integer());
+  runtime.optimizer->restore(manifest.scalars);
   host.store();
   runtime.weights_changed(Runtime::Copies::kStale);
 }
@@ -186,6 +187,7 @@ void save(Runtime& runtime, const std::filesystem::path& directory, int step) {
   HostState host(runtime.context, state);
   fetch(runtime.context, state, host);
   host.state().scalars["applied_updates"] = runtime.optimizer->applied_updates();
+  runtime.optimizer->save(host.state().scalars);
   SaveRequest request;
   request.directory = directory;
   request.step = step;
@@ -305,10 +307,12 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
     if (cell.fp8 && cell.adapter_rank > 0) give_base(runtime);
     result.initial = gather(runtime, runtime.store.state());
     if (cell.magnitudes) {
+      runtime.optimizer->begin_states(runtime.context);
       runtime.weights_changed(Runtime::Copies::kStale);
       runtime.stage.begin_magnitudes();
     }
     disturb(runtime.context, runtime.store);
+    runtime.optimizer->begin_states(runtime.context);
     runtime.weights_changed(Runtime::Copies::kStale);
   } else {
     load(runtime, passage.load);

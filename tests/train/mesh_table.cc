@@ -128,6 +128,18 @@ std::string name_of(Recompute recompute) {
   return "?";
 }
 
+std::string name_of(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::kAdamW:
+      return "adamw";
+    case OptimizerKind::kLion:
+      return "lion";
+    case OptimizerKind::kScheduleFree:
+      return "schedule-free";
+  }
+  return "?";
+}
+
 bool legal(const MeshCell& cell) {
   std::vector<Problem> problems;
   check_mesh_rules(cell.config(), cell.data, problems);
@@ -297,12 +309,10 @@ RunConfig MeshCell::config() const {
     std::vector<Problem> none;
     take_adapters(config, none);
   }
-  if (lion) {
-    config.optimizer.kind = OptimizerKind::kLion;
-    config.optimizer.betas = RunConfig::Optimizer::kLionBetas;
-  }
+  config.optimizer.kind = optimizer;
+  if (optimizer == OptimizerKind::kLion) config.optimizer.betas = RunConfig::Optimizer::kLionBetas;
   if (groups) {
-    config.optimizer.ema = 0.75;
+    config.optimizer.ema = optimizer == OptimizerKind::kScheduleFree ? 0 : 0.75;
     config.optimizer.groups = {{"embed", 1, std::nullopt, false},
                                {"wte", 1, std::nullopt, false},
                                {"layers.0.*norm", 1, std::nullopt, false},
@@ -335,7 +345,7 @@ std::string MeshCell::text() const {
   static constexpr const char* kBeside[] = {"", " beside the last layer", " beside experts",
                                             " beside the head too", " beside the head alone"};
   text += kBeside[static_cast<int>(adapted)];
-  if (lion) text += ", lion";
+  text += fmt::format(", {}", name_of(optimizer));
   if (groups) text += ", groups";
   if (pipeline > 1) text += fmt::format(", pipeline {} by {}", pipeline, schedule);
   if (z_loss > 0) text += fmt::format(", z-loss {}", z_loss);
@@ -354,7 +364,7 @@ MeshCell MeshCell::alone() const {
   one.adapted = adapted;
   one.z_loss = z_loss;
   one.groups = groups;
-  one.lion = lion;
+  one.optimizer = optimizer;
   return one;
 }
 

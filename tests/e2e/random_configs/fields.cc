@@ -25,8 +25,10 @@ Draw one_of(std::vector<Json> values) {
 }
 
 bool decays(const Json& config, std::initializer_list<const char*> kinds) {
-  const Json* kind = value_at(config, "lr_schedule.kind");
-  const std::string name = kind == nullptr ? "cosine" : kind->as_string();
+  const Json *kind = value_at(config, "lr_schedule.kind"),
+             *optimizer = value_at(config, "optimizer.kind");
+  const bool free = optimizer != nullptr && *optimizer == Json("schedule-free");
+  const std::string name = kind != nullptr ? kind->as_string() : free ? "constant" : "cosine";
   return std::any_of(kinds.begin(), kinds.end(), [&](const char* one) { return name == one; });
 }
 
@@ -247,8 +249,12 @@ void draw_free_fields(Dice& dice, Json& config, const Situation& situation) {
       set_at(config, "moe.aux_coefficient", dice.pick({0.0, 0.1}));
   }
   if (dice.percent(chance)) {
-    const bool lion = value_at(config, "optimizer.eps") == nullptr && dice.percent(60);
-    set_at(config, "optimizer.kind", lion ? "lion" : "adamw");
+    const Json* schedule = value_at(config, "lr_schedule.kind");
+    const bool constant = schedule == nullptr || *schedule == Json("constant");
+    std::vector<std::string> kinds = {"adamw"};
+    if (value_at(config, "optimizer.eps") == nullptr) kinds.push_back("lion");
+    if (constant && value_at(config, "optimizer.ema") == nullptr) kinds.push_back("schedule-free");
+    set_at(config, "optimizer.kind", dice.pick(kinds));
   }
   // What has a meaning for some kinds of schedule alone.
   const Json* given = value_at(config, "lr_schedule.warmup_steps");
