@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <system_error>
 #include <utility>
 
+#include "base/hash.h"
 #include "base/human_format.h"
 #include "dataset/sources.h"
 #include "plan/memory.h"
@@ -83,7 +86,9 @@ Finding space_finding(const Inspection& at, const std::string& name,
     return known;
   };
   const std::int64_t bytes = least("bytes"), files = least("files");
-  Finding finding{name + " space", FindingStatus::kOk, {}, format_bytes(bytes) + " free", "", ""};
+  Finding finding{name + " space", FindingStatus::kOk, {}, "not known", "", ""};
+  if (bytes < 0) return finding;
+  finding.found = format_bytes(bytes) + " free";
   if (files >= 0)
     finding.found += fmt::format(", {} files", format_count(static_cast<double>(files)));
   if (at.prepared == nullptr || (name == "run.directory" && saves_elsewhere(at))) return finding;
@@ -123,15 +128,40 @@ void check_folder(Inspection& at, const std::string& name, const std::string& fo
   at.add(std::move(writing));
 }
 
-}  // namespace
-
-void check_folders(Inspection& at) {
-  for (const auto& [name, folder] : folders(at)) check_folder(at, name, folder);
+/// "4 files, 988 MiB, xxh3 of names and sizes": cheap, and tells a copy that was cut short.
+std::string files_text(const std::filesystem::path& folder) {
+  std::map<std::string, std::uintmax_t> sizes;
+  std::error_code fault;
+  for (std::filesystem::directory_iterator at(folder, fault), end; !fault && at != end;
+       at.increment(fault)) {
+    std::error_code none;
+    if (at->is_regular_file(none)) sizes[at->path().filename().string()] = at->file_size(none);
+  }
+  if (fault) return fault.message();
+  std::string all;
+  std::uintmax_t bytes = 0;
+  for (const auto& [name, size] : sizes) {
+    all += fmt::format("{} {}\n", name, size);
+    bytes += size;
+  }
+  return fmt::format("{}, {}, xxh3 {}", counted(std::ssize(sizes), "file"),
+                     format_bytes(static_cast<std::int64_t>(bytes)),
+                     xxh3_128_hex(all).substr(0, 12));
 }
 
-/// The data of each host beside rank 0's.
-void check_data(Inspection& at) {
-  if (at.prepared == nullptr) return;
+constexpr const char* kCopyAnew =
+    "copy the files anew, or keep them on a file system that all hosts share";
+
+/// A folder that every rank reads.
+void check_files(Inspection& at, const char* name, const std::string& folder) {
+  Json mine;
+  mine["found"] = at.first_of_host ? files_text(folder) : "";
+  const std::vector<Json> told = told_to_first(at.job, mine);
+  if (!told.empty()) at.add(equal_everywhere(name, texts_of(told, "found"), at.hosts, kCopyAnew));
+}
+
+/// Of each host beside rank 0's.
+void check_token_files(Inspection& at) {
   const Json& first = at.prepared->data_fingerprints;
   if (first.as_object().empty()) return;  // synthetic
   const std::string alike = counted(std::ssize(first.as_object()), "token file") + " as rank 0 has";
@@ -152,9 +182,20 @@ void check_data(Inspection& at) {
   mine["found"] = found;
   const std::vector<Json> told = told_to_first(at.job, mine);
   if (told.empty()) return;
-  at.add(
-      equal_everywhere("data", texts_of(told, "found"), at.hosts,
-                       "copy the files anew, or keep them on a file system that all hosts share"));
+  at.add(equal_everywhere("data", texts_of(told, "found"), at.hosts, kCopyAnew));
+}
+
+}  // namespace
+
+void check_folders(Inspection& at) {
+  for (const auto& [name, folder] : folders(at)) check_folder(at, name, folder);
+}
+
+void check_data(Inspection& at) {
+  if (at.prepared == nullptr) return;
+  check_token_files(at);
+  if (at.config.init.weights != "random") check_files(at, "init.weights", at.config.init.weights);
+  if (at.config.init.adapter) check_files(at, "init.adapter", *at.config.init.adapter);
 }
 
 }  // namespace trireme

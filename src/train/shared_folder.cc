@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <chrono>
 #include <string_view>
+#include <system_error>
 #include <thread>
 
 #include "base/error.h"
@@ -19,12 +20,20 @@ namespace {
 
 constexpr std::string_view kPrefix = ".trireme-seen-";
 
-/// What processes left that were killed while they looked.
-void remove_marks(const std::filesystem::path& directory) {
+/// Nobody looks for a mark so long.
+constexpr std::chrono::minutes kMarkLives{1};
+
+/// What processes left that were killed while they looked: marks older than `mine`, by the clock of
+/// the file system. Younger ones may be those of others that look now.
+void remove_old_marks(const std::filesystem::path& mine) {
   std::error_code fault;
-  for (std::filesystem::directory_iterator at(directory, fault), end; !fault && at != end;
+  const auto now = std::filesystem::last_write_time(mine, fault);
+  for (std::filesystem::directory_iterator at(mine.parent_path(), fault), end; !fault && at != end;
        at.increment(fault)) {
-    if (at->path().filename().string().starts_with(kPrefix)) ::unlink(at->path().c_str());
+    if (!at->path().filename().string().starts_with(kPrefix)) continue;
+    std::error_code gone;
+    const auto made = std::filesystem::last_write_time(at->path(), gone);
+    if (!gone && now - made > kMarkLives) ::unlink(at->path().c_str());
   }
 }
 
@@ -44,7 +53,6 @@ FolderMark::FolderMark(const Launch& launch, const std::filesystem::path& folder
       path_(folder / (std::string(kPrefix) + text_)) {
   run_together(launch.job(), [&] {
     if (launch.job().rank() != 0) return;
-    remove_marks(folder);
     const FileDescriptor file = open_file(path_, O_WRONLY | O_CREAT | O_EXCL);
     try {
       write_all(file.get(), text_, path_);
@@ -52,6 +60,7 @@ FolderMark::FolderMark(const Launch& launch, const std::filesystem::path& folder
       ::unlink(path_.c_str());
       throw;
     }
+    remove_old_marks(path_);
   });
 }
 

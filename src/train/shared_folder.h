@@ -8,7 +8,8 @@
 namespace trireme {
 
 /// A file that rank 0 writes into a folder, by which the others find out whether theirs is the same
-/// one. It goes with this object, and with the next in that folder where a process was killed.
+/// one. It goes with this object, or, where its process was killed, with the next one in that
+/// folder that is a minute younger.
 class FolderMark {
  public:
   /// Collective. SharedError, a DataError, where rank 0 cannot write there.

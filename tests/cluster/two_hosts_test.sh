@@ -100,8 +100,13 @@ check "two hosts compute what one does" same "$apart" "$(losses)"
 
 # A preflight of both: what crosses the link, and a folder that is another one on host B.
 limit yes
-pair "$binary" preflight base.json --json
-code=$?
+# Again where other work of this machine holds one up, which is named by right.
+for _ in {1..6}; do
+  pair "$binary" preflight base.json --json
+  code=$?
+  [ $code = 3 ] || break
+  tail -n 1 log
+done
 check "preflight: two hosts are well" [ $code = 0 ]
 check "preflight: two hosts" [ "$(grep -c '"name": "oars-' out)" = 2 ]
 check "preflight: clocks were compared" grep -q '"found": "within .* of each other"' out
@@ -114,6 +119,15 @@ check "preflight: a folder of host B's own is odd" [ $code = 3 ]
 check "preflight: it is named" grep -q 'what rank 0 writes does not appear at rank 1 on oars-b' out
 check "preflight: nothing stays behind" [ -z "$(ls -A shared; on_b ls -A "$scratch/shared")" ]
 on_b umount "$scratch/shared"
+printf 'And the LORD said unto Moses, %s.\n' {1..400} >text.txt
+"$binary" tokenize --tokenizer byte --output toy text.txt 2>log && "$binary" tokenize --tokenizer byte --output cut - \
+  < <(head -n 300 text.txt) 2>log || exit 1
+for end in bin idx; do on_b mount --bind "$scratch/cut.$end" "$scratch/toy.$end" || exit 1; done
+pair "$binary" preflight base.json --json --set data.train=toy --set tokenizer=byte
+code=$?
+check "preflight: data that differ are odd" [ $code = 3 ]
+check "preflight: their host is named" grep -q '"found": "rank 1 on oars-b: toy: ' out
+for end in bin idx; do on_b umount "$scratch/toy.$end"; done
 
 # Generation cuts layers within a host; over hosts they follow each other.
 greedy=(generate --checkpoint run --token-ids 7,8,9 --temperature 0 --max-new-tokens 12)

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 
@@ -75,6 +76,24 @@ TEST(FolderRanks, a_folder_of_another_host_is_told_from_the_same_one) {
   // As where each host has a disk of its own.
   const FolderFacts apart = probe_folder(test_launch(), mine.path());
   EXPECT_EQ(apart.appears, test_world().rank() == 0);
+}
+
+TEST(FolderRanks, marks_of_killed_processes_go_and_those_of_others_stay) {
+  const TemporaryDirectory mine;
+  const std::filesystem::path first = test_world().broadcast_text(mine.path().string(), 0);
+  const auto old = mine.write(".trireme-seen-old", "x"),
+             young = mine.write(".trireme-seen-young", "x");
+  const auto foreign = mine.write(".seen-mine", "x");
+  for (const auto& path : {old, foreign})
+    std::filesystem::last_write_time(
+        path, std::filesystem::last_write_time(young) - std::chrono::minutes(2));
+  test_world().barrier();
+  const FolderMark mark(test_launch(), first);
+  test_world().barrier();
+  if (test_world().rank() != 0) return;
+  EXPECT_FALSE(std::filesystem::exists(old));
+  EXPECT_TRUE(std::filesystem::exists(young));
+  EXPECT_TRUE(std::filesystem::exists(foreign));
 }
 
 TEST(FolderRanks, where_rank_0_cannot_write_all_know_why) {
