@@ -301,6 +301,7 @@ RunConfig MeshCell::config() const {
     config.optimizer.kind = OptimizerKind::kLion;
     config.optimizer.betas = RunConfig::Optimizer::kLionBetas;
   }
+  if (coded) config.optimizer.state = MomentType::k8bit;
   if (groups) {
     config.optimizer.ema = 0.75;
     config.optimizer.groups = {{"embed", 1, std::nullopt, false},
@@ -336,6 +337,7 @@ std::string MeshCell::text() const {
                                             " beside the head too", " beside the head alone"};
   text += kBeside[static_cast<int>(adapted)];
   if (lion) text += ", lion";
+  if (coded) text += ", moments in 8 bits";
   if (groups) text += ", groups";
   if (pipeline > 1) text += fmt::format(", pipeline {} by {}", pipeline, schedule);
   if (z_loss > 0) text += fmt::format(", z-loss {}", z_loss);
@@ -355,6 +357,7 @@ MeshCell MeshCell::alone() const {
   one.z_loss = z_loss;
   one.groups = groups;
   one.lion = lion;
+  one.coded = coded;
   return one;
 }
 
