@@ -40,6 +40,7 @@ check "$python" $golden/make_optimizers_golden.py --output "$scratch/golden/opti
 check "$python" $golden/make_fp8_golden.py --output "$scratch/golden"
 check "$python" $golden/make_fp8_codes_golden.py --output "$scratch/golden"
 check "$python" $golden/make_nf4_golden.py --output "$scratch/golden"
+check "$python" $golden/make_moments_golden.py --output "$scratch/golden"
 check "$python" $golden/make_generation_golden.py --output "$scratch/golden/generation"
 check "$python" $golden/make_megatron_golden.py --output "$scratch/golden/megatron"
 check "$python" $golden/make_experts_golden.py --output "$scratch/golden/experts"

@@ -8,6 +8,7 @@ struct ActivationCodesKernels;
 struct AttentionGpuKernels;
 struct AttentionHopperKernels;
 struct AttentionLibraryKernels;
+struct CodedUpdateKernels;
 struct CrossEntropyKernels;
 struct DropoutKernels;
 struct ElementwiseKernels;
@@ -68,6 +69,7 @@ struct GpuKernels {
   const RouterKernels* router = nullptr;
   const ShardsKernels* shards = nullptr;
   const UpdateKernels* update = nullptr;
+  const CodedUpdateKernels* update_8bit = nullptr;
   const WeightedGluCodesGpuKernels* weighted_glu_codes = nullptr;
 };
 const GpuKernels& gpu_kernels();

@@ -25,6 +25,7 @@
 #include "kernels/rope/rope_table.h"
 #include "kernels/router/router_table.h"
 #include "kernels/shards/shards_table.h"
+#include "kernels/update/update_8bit_table.h"
 #include "kernels/update/update_table.h"
 
 namespace trireme {
@@ -78,6 +79,7 @@ const GpuKernels& gpu_kernels() {
       .router = &cuda::router_cuda,
       .shards = &cuda::shards_cuda,
       .update = &cuda::update_cuda,
+      .update_8bit = &cuda::update_8bit_cuda,
       .weighted_glu_codes = &cuda::weighted_glu_codes_cuda,
   };
   return kCuda;

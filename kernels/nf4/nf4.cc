@@ -14,7 +14,7 @@ const Nf4Kernels& table_of(const Context& context) {
 
 void check_operands(const char* op, const ConstNf4View& view, const ConstTensorView& x) {
   const ArgumentChecker check(op);
-  check.tensor("codes", view.codes, DType::kNf4x2, nf4_codes_shape(view.shape));
+  check.tensor("codes", view.codes, DType::kU8, nf4_codes_shape(view.shape));
   check.tensor("absmax", view.absmax, DType::kF32, nf4_absmax_shape(view.shape));
   check.tensor("x", x, x.dtype, view.shape);
   check.disjoint("x", x, "codes", view.codes);

@@ -1,76 +1,12 @@
 #include "kernels/common/many_tensors.cuh"
 #include "kernels/common/vector.cuh"
-#include "kernels/update/update_table.h"
+#include "kernels/update/update_rules.cuh"
 
 namespace trireme::cuda {
 namespace {
 
 constexpr int kThreads = 256, kCount = 4;
 static_assert(kUpdateElementsPerBlock % (kThreads * kCount) == 0);
-
-struct Constants {
-  float gradient_scale, inverse_sqrt_correction2, step_size, lr_decay, share;
-  UpdateConstants of;
-};
-
-// Operation for operation what the CPU does, so that both have the same bits: the intrinsics
-// round where they stand and are not fused; square root and division are IEEE's.
-
-struct AdamW {
-  static constexpr int kMoments = 2;
-  static __device__ __forceinline__ void update(float& p, float& exp_avg, float& exp_avg_sq,
-                                                float gradient, const Constants& c) {
-    const float g = __fmul_rn(gradient, c.gradient_scale);
-    const float m = __fmaf_rn(c.of.one_minus_beta1, __fadd_rn(g, -exp_avg), exp_avg);
-    const float v =
-        __fmaf_rn(c.of.beta2, exp_avg_sq, __fmul_rn(__fmul_rn(c.of.one_minus_beta2, g), g));
-    const float denominator = __fmaf_rn(sqrtf(v), c.inverse_sqrt_correction2, c.of.eps);
-    p = __fmaf_rn(-c.step_size, m / denominator, __fmaf_rn(-c.lr_decay, p, p));
-    exp_avg = m;
-    exp_avg_sq = v;
-  }
-  static __device__ __forceinline__ float copied(float p, float, const UpdateConstants&) {
-    return p;
-  }
-};
-
-struct Lion {
-  static constexpr int kMoments = 1;
-  static __device__ __forceinline__ void update(float& p, float& exp_avg, float&, float gradient,
-                                                const Constants& c) {
-    const float g = __fmul_rn(gradient, c.gradient_scale);
-    const float u = __fmaf_rn(c.of.beta1, exp_avg, __fmul_rn(c.of.one_minus_beta1, g));
-    const float sign = u > 0 ? 1.0F : u < 0 ? -1.0F : u;
-    p = __fmaf_rn(-c.step_size, sign, __fmaf_rn(-c.lr_decay, p, p));
-    exp_avg = __fmaf_rn(c.of.beta2, exp_avg, __fmul_rn(c.of.one_minus_beta2, g));
-  }
-  static __device__ __forceinline__ float copied(float p, float, const UpdateConstants&) {
-    return p;
-  }
-};
-
-/// Schedule-free's y.
-__device__ __forceinline__ float between(float x, float z, float one_minus_beta1) {
-  return __fmaf_rn(one_minus_beta1, __fadd_rn(z, -x), x);
-}
-
-struct ScheduleFree {
-  static constexpr int kMoments = 2;
-  static __device__ __forceinline__ void update(float& x, float& z, float& exp_avg_sq,
-                                                float gradient, const Constants& c) {
-    const float g = __fmul_rn(gradient, c.gradient_scale);
-    const float v =
-        __fmaf_rn(c.of.beta2, exp_avg_sq, __fmul_rn(__fmul_rn(c.of.one_minus_beta2, g), g));
-    const float denominator = __fmaf_rn(sqrtf(v), c.inverse_sqrt_correction2, c.of.eps);
-    const float y = between(x, z, c.of.one_minus_beta1);
-    z = __fmaf_rn(-c.step_size, g / denominator, __fmaf_rn(-c.lr_decay, y, z));
-    x = __fmaf_rn(c.share, __fadd_rn(z, -x), x);
-    exp_avg_sq = v;
-  }
-  static __device__ __forceinline__ float copied(float x, float z, const UpdateConstants& of) {
-    return between(x, z, of.one_minus_beta1);
-  }
-};
 
 /// In either type.
 template <int kWidth>
@@ -87,7 +23,7 @@ __device__ __forceinline__ void store_copy(const UpdateTensorArgs& tensor, std::
 /// Elements i, ..., i + kWidth of a tensor; the copy's address is good for an access as wide.
 template <class Rule, int kWidth>
 __device__ __forceinline__ void update_group(const UpdateTensorArgs& tensor, std::int64_t i,
-                                             const Constants& c) {
+                                             const StepConstants& c) {
   constexpr bool kTwo = Rule::kMoments == 2;
   auto p = load<kWidth>(tensor.parameter + i);
   auto m = load<kWidth>(tensor.exp_avg + i);
@@ -165,13 +101,8 @@ __device__ __forceinline__ void for_block(const UpdateTensorArgs& tensor, const 
 template <class Rule>
 __global__ void __launch_bounds__(kThreads, 4) update_kernel(UpdateArgs args) {
   const UpdateTensorArgs tensor = tensor_here(args);
-  const UpdateScalars step = *args.step;
-  const Constants constants = {step.gradient_scale,
-                               step.inverse_sqrt_correction2,
-                               static_cast<float>(step.step_size * tensor.lr_scale),
-                               static_cast<float>(step.lr * tensor.decay),
-                               step.share,
-                               args.constants};
+  const StepConstants constants =
+      step_constants(*args.step, args.constants, tensor.lr_scale, tensor.decay);
   for_block(
       tensor, [&](std::int64_t i) { update_group<Rule, kCount>(tensor, i, constants); },
       [&](std::int64_t i) { update_group<Rule, 1>(tensor, i, constants); });

@@ -16,8 +16,8 @@ std::string_view name_of(DType dtype) {
       return "e4m3";
     case DType::kF8E5M2:
       return "e5m2";
-    case DType::kNf4x2:
-      return "nf4x2";
+    case DType::kU8:
+      return "uint8";
   }
   return "?";
 }

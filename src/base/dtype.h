@@ -8,9 +8,9 @@
 namespace trireme {
 
 /// The fp8 types (OCP's OFP8, Micikevicius et al. 2022): kF8E4M3 has no infinity, one NaN (0x7f)
-/// and 448 for its largest value; kF8E5M2 has IEEE's infinities and NaNs, and 57,344. An element of
-/// kNf4x2 is a byte of two codes (tensor/nf4_view.h).
-enum class DType : std::uint8_t { kF32, kBF16, kF64, kI32, kF8E4M3, kF8E5M2, kNf4x2 };
+/// and 448 for its largest value; kF8E5M2 has IEEE's infinities and NaNs, and 57,344. kU8 is a
+/// byte: two codes of NF4 (tensor/nf4_view.h), or one of a moment (kernels/update/moment_codes.h).
+enum class DType : std::uint8_t { kF32, kBF16, kF64, kI32, kF8E4M3, kF8E5M2, kU8 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
@@ -23,7 +23,7 @@ constexpr std::size_t size_of(DType dtype) {
       return 8;
     case DType::kF8E4M3:
     case DType::kF8E5M2:
-    case DType::kNf4x2:
+    case DType::kU8:
       return 1;
   }
   return 0;
@@ -31,7 +31,7 @@ constexpr std::size_t size_of(DType dtype) {
 
 constexpr bool is_fp8(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2; }
 
-/// "fp32", "bf16", "fp64", "int32", "e4m3", "e5m2", "nf4x2".
+/// "fp32", "bf16", "fp64", "int32", "e4m3", "e5m2", "uint8".
 std::string_view name_of(DType dtype);
 
 /// The upper half of an fp32.

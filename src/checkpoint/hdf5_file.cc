@@ -103,9 +103,10 @@ Type type_of(DType dtype, const Place& at) {
       return copy(H5T_STD_I32LE);
     case DType::kBF16:
       break;
+    case DType::kU8:
+      return copy(H5T_STD_U8LE);
     case DType::kF8E4M3:
     case DType::kF8E5M2:
-    case DType::kNf4x2:
       throw InternalError("{} codes are in no file", name_of(dtype));
   }
   Type type = copy(H5T_IEEE_F32LE);
@@ -156,8 +157,9 @@ void set_fill(const Properties& creation, const Type& type, DType dtype, const P
   const std::int32_t zero = 0;
   const void* value = dtype == DType::kF64    ? static_cast<const void*>(&wide_nan)
                       : dtype == DType::kBF16 ? static_cast<const void*>(&narrow_nan)
-                      : dtype == DType::kI32  ? static_cast<const void*>(&zero)
-                                              : static_cast<const void*>(&nan);
+                      : dtype == DType::kI32 || dtype == DType::kU8
+                          ? static_cast<const void*>(&zero)
+                          : static_cast<const void*>(&nan);
   at.check(H5Pset_fill_value(creation.get(), type.get(), value), "cannot set the fill value");
 }
 

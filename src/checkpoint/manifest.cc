@@ -112,7 +112,7 @@ struct Member {
 };
 
 DType dtype_of(const Member& member) {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64, DType::kI32}) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64, DType::kI32, DType::kU8}) {
     if (member.text() == name_of(dtype)) return dtype;
   }
   member.fail(fmt::format("\"{}\" is not a type of stored tensors (fp32, bf16, fp64, int32)",

@@ -20,7 +20,7 @@ void round_to_nf4(std::span<float> x) {
   if (x.empty()) return;
   Context context({}, omp_get_max_threads(), detect_isa());
   const TensorView values = view_of(x.data(), {std::ssize(x)});
-  const Buffer codes(DType::kNf4x2, nf4_codes_shape(values.shape)),
+  const Buffer codes(DType::kU8, nf4_codes_shape(values.shape)),
       absmax(DType::kF32, nf4_absmax_shape(values.shape));
   const Nf4View rounded(codes.view(), absmax.view(), values.shape);
   nf4_quantize(context, rounded, values);

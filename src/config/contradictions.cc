@@ -130,6 +130,11 @@ class Checker {
   /// What one kind has and another has not.
   void check_optimizer() {
     RunConfig::Optimizer& optimizer = loaded_.config.optimizer;
+    const bool moments =
+        optimizer.kind == OptimizerKind::kAdamW || optimizer.kind == OptimizerKind::kLion;
+    if (optimizer.state == MomentType::k8bit && !moments)
+      report("optimizer.state", R"("fp32", or optimizer.kind "adamw" or "lion")",
+             "is of the moments of AdamW and Lion");
     if (optimizer.kind == OptimizerKind::kScheduleFree) return check_schedule_free();
     if (optimizer.kind != OptimizerKind::kLion) return;
     if (!has("optimizer.betas")) optimizer.betas = RunConfig::Optimizer::kLionBetas;

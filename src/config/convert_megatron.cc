@@ -350,8 +350,10 @@ class MegatronRun {
       draft_.set("precision.wire", "bf16", "--grad-reduce-in-bf16");
     for (const char* name :
          {"--main-params-dtype", "--main-grads-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype"}) {
+      const bool moment = std::string_view(name).starts_with("--exp");
       if (const auto type = a_.text(name); type && *type != "fp32")
-        draft_.remark("{} {} is left out: it is fp32 here", name, *type);
+        draft_.remark("{} {} is left out: it is fp32 here{}", name, *type,
+                      moment ? ", or in 8 bits (optimizer.state \"8bit\")" : "");
     }
   }
 

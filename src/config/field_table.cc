@@ -211,7 +211,10 @@ void add_optimizer(std::vector<Field>& list) {
   FIELD(optimizer.clip_grad_norm, .text = "Largest norm of the whole gradient; 0: no clipping",
         .minimum = 0, .maximum = 1e30,
         .peers = {"--clip-grad", "gradient_clipping", "max_grad_norm", "training.max_norm"});
-  FIELD(optimizer.state, .text = "Type of the moments", .values = {"fp32"},
+  FIELD(optimizer.state,
+        .text =
+            "Type of the moments; 8bit: bitsandbytes' codes in blocks of 256 elements, of tensors "
+            "of 4,096 elements or more",
         .peers = {"--exp-avg-dtype --exp-avg-sq-dtype", "", "", ""});
   FIELD(
       optimizer.groups,

@@ -72,6 +72,10 @@ struct EnumWords<BalanceScope> {
   static constexpr std::string_view kWords[] = {"sequence", "global"};
 };
 template <>
+struct EnumWords<MomentType> {
+  static constexpr std::string_view kWords[] = {"fp32", "8bit"};
+};
+template <>
 struct EnumWords<LoraBase> {
   static constexpr std::string_view kWords[] = {"compute", "fp32", "nf4"};
 };

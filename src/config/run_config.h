@@ -34,6 +34,8 @@ enum class Recompute : std::uint8_t { kNone, kSelective, kFull };
 enum class WhenBusy : std::uint8_t { kWait, kSkip };
 enum class MoeBalance : std::uint8_t { kAuto, kAux, kBias, kNone };
 enum class BalanceScope : std::uint8_t { kSequence, kGlobal };
+/// Of the optimizer's moments: fp32, or codes of blocks (kernels/update/moment_codes.h).
+enum class MomentType : std::uint8_t { kFp32, k8bit };
 enum class LoraBase : std::uint8_t { kCompute, kFp32, kNf4 };
 enum class DispatchMethod : std::uint8_t { kAllToAll, kAllGather };
 
@@ -163,7 +165,7 @@ struct RunConfig {
     std::optional<double> eps = 1e-8;  ///< Lion has none
     double weight_decay = 0.1;
     double clip_grad_norm = 1.0;  ///< 0: off
-    DType state = DType::kF32;
+    MomentType state = MomentType::kFp32;
     ParamGroups groups;
     double ema = 0;  ///< decay of averaged weights; 0: none
     friend bool operator==(const Optimizer&, const Optimizer&) = default;

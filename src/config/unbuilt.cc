@@ -16,7 +16,7 @@ bool is_future_key(std::string_view path) {
 
 bool is_future_value(std::string_view path, const Json& value) {
   static constexpr std::pair<std::string_view, std::string_view> kWords[] = {
-      {"optimizer.kind", "adafactor"}, {"optimizer.kind", "muon"}, {"optimizer.state", "8bit"}};
+      {"optimizer.kind", "adafactor"}, {"optimizer.kind", "muon"}};
   RunConfig scratch;
   const Field* field = find_field(path);
   if (field == nullptr || field->assign(value, scratch)) return false;

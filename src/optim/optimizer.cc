@@ -6,6 +6,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/grad_norm/grad_norm.h"
+#include "optim/coded_moments_rule.h"
 #include "optim/elementwise_rule.h"
 #include "optim/schedule_free_rule.h"
 
@@ -54,26 +55,36 @@ namespace {
 
 /// What an update keeps of parameters, without the average.
 std::vector<OptimizerState> states_of(const RunConfig::Optimizer& config) {
-  return ElementwiseRule::states(config.kind);
+  std::vector<OptimizerState> states = ElementwiseRule::states(config.kind);
+  if (config.state != MomentType::k8bit) return states;
+  for (OptimizerState& state : states)
+    state.has = [](const ParamMeta& param) { return !CodedMomentsRule::takes(param); };
+  for (OptimizerState& state : CodedMomentsRule::states(config.kind))
+    states.push_back(std::move(state));
+  return states;
 }
 
 std::vector<std::unique_ptr<UpdateRule>> make_rules(const RunConfig::Optimizer& config,
                                                     const ParamStore& store,
-                                                    const ViewChannels& /*channels*/,
-                                                    Device device) {
-  std::vector<UpdatedParam> params;
+                                                    const ViewChannels& channels) {
+  std::vector<UpdatedParam> params, coded;
   for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
     const ParamMeta& param = store.params()[static_cast<std::size_t>(index)];
     if (!store.has_value(index) || !param.trainable) continue;
-    params.push_back({index, param.weight_decay.value_or(param.decay ? config.weight_decay : 0),
-                      param.lr_scale});
+    const bool in_8bit = config.state == MomentType::k8bit && CodedMomentsRule::takes(param);
+    (in_8bit ? coded : params)
+        .push_back({index, param.weight_decay.value_or(param.decay ? config.weight_decay : 0),
+                    param.lr_scale});
   }
   std::vector<std::unique_ptr<UpdateRule>> rules;
   if (config.kind == OptimizerKind::kScheduleFree) {
-    rules.push_back(std::make_unique<ScheduleFreeRule>(config, store, params, device));
+    rules.push_back(std::make_unique<ScheduleFreeRule>(config, store, params));
   } else {
     rules.push_back(std::make_unique<ElementwiseRule>(config.kind, config, store, params));
   }
+  if (!coded.empty())
+    rules.push_back(
+        std::make_unique<CodedMomentsRule>(config.kind, config, store, coded, channels));
   return rules;
 }
 
@@ -94,28 +105,38 @@ double Optimizer::bytes_of_update(const RunConfig::Optimizer& config) {
   // A gradient is cleared, read for the norm and for the update; values and states are read and
   // written.
   double bytes = 12 + 8 + (config.ema > 0 ? 12 : 0);
-  for (const OptimizerState& state : states_of(config))
-    bytes += 2 * static_cast<double>(size_of(state.dtype));
+  const bool coded = config.state == MomentType::k8bit;  // of most elements
+  for (const OptimizerState& state :
+       coded ? CodedMomentsRule::states(config.kind) : states_of(config)) {
+    const bool of_blocks = state.of == StateOf::kMomentBlocks;
+    bytes += 2 * static_cast<double>(size_of(state.dtype)) / (of_blocks ? kMomentBlock : 1);
+  }
   return bytes;
+}
+
+BlockMeter::Piece Optimizer::piece(const RunConfig::Optimizer& config) {
+  return config.state == MomentType::k8bit ? BlockMeter::Piece::kWhole : BlockMeter::Piece::kRows;
 }
 
 std::int64_t Optimizer::buffer_bytes(const RunConfig::Optimizer& config,
                                      const std::vector<ParamMeta>& params,
-                                     const StoreLayout& values) {
-  return config.kind == OptimizerKind::kScheduleFree
-             ? ScheduleFreeRule::buffer_bytes(params, values)
-             : 0;
+                                     const ParamDistribution& distribution) {
+  if (config.kind == OptimizerKind::kScheduleFree)
+    return ScheduleFreeRule::buffer_bytes(params, StoreLayout(params, distribution));
+  if (config.state != MomentType::k8bit) return 0;
+  return CodedMomentsRule::buffer_bytes(config.kind, params, distribution);
 }
 
-BlockMeter::Piece Optimizer::piece(const RunConfig::Optimizer& /*config*/) {
-  return BlockMeter::Piece::kRows;
+Optimizer::Sent Optimizer::bytes_sent(const RunConfig::Optimizer& config,
+                                      const std::vector<ParamMeta>& params,
+                                      const ParamDistribution& distribution, MeshView view) {
+  if (config.state != MomentType::k8bit) return {};
+  return CodedMomentsRule::bytes_sent(config.kind, params, distribution, view);
 }
 
 Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store,
-                     const ViewChannels& channels, Device device)
-    : store_(store),
-      decay_of_averages_(config.ema),
-      rules_(make_rules(config, store, channels, device)) {
+                     const ViewChannels& channels)
+    : store_(store), decay_of_averages_(config.ema), rules_(make_rules(config, store, channels)) {
   if (config.ema == 0) return;
   for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
     const bool trained = store.params()[static_cast<std::size_t>(index)].trainable;

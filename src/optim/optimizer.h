@@ -35,14 +35,19 @@ class Optimizer {
   static StoreContents contents(const RunConfig::Optimizer& config);
   /// Bytes of memory that an update reads and writes for each element, its norm included.
   static double bytes_of_update(const RunConfig::Optimizer& config);
-  /// What it takes beside the store.
+  /// What it takes besides the store and what undoing takes.
   static std::int64_t buffer_bytes(const RunConfig::Optimizer& config,
-                                   const std::vector<ParamMeta>& params, const StoreLayout& values);
+                                   const std::vector<ParamMeta>& params,
+                                   const ParamDistribution& distribution);
+  /// What a rank sends in an update, of the parameters of a view.
+  using Sent = UpdateRule::Sent;
+  static Sent bytes_sent(const RunConfig::Optimizer& config, const std::vector<ParamMeta>& params,
+                         const ParamDistribution& distribution, MeshView view);
   /// How much of a parameter its updates change together.
   static BlockMeter::Piece piece(const RunConfig::Optimizer& config);
   /// The store and the channels must outlive it.
   Optimizer(const RunConfig::Optimizer& config, const ParamStore& store,
-            const ViewChannels& channels = {}, Device device = {});
+            const ViewChannels& channels = {});
   /// One update with gradients * `gradient_scale`; rounds the bf16 copies on the way. With
   /// Undo::kPossible what it changes is copied on the way too; after allow_undo.
   enum class Undo : std::uint8_t { kImpossible, kPossible };

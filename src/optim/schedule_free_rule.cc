@@ -32,12 +32,12 @@ void ScheduleFreeRule::Weights::add(double lr) {
 }
 
 ScheduleFreeRule::ScheduleFreeRule(const RunConfig::Optimizer& config, const ParamStore& store,
-                                   std::span<const UpdatedParam> params, Device device)
+                                   std::span<const UpdatedParam> params)
     : ElementwiseRule(OptimizerKind::kScheduleFree, config, store, params) {
   std::copy_if(tensors().begin(), tensors().end(), std::back_inserter(copied_),
                [](const UpdateTensor& tensor) { return tensor.copy.given(); });
   const std::int64_t bytes = buffer_bytes(store.params(), store.layout());
-  if (bytes > 0) read_ = Buffer(DType::kF32, {bytes / std::int64_t{sizeof(float)}}, device);
+  if (bytes > 0) read_ = Buffer(DType::kF32, {bytes / std::int64_t{sizeof(float)}}, store.device());
 }
 
 std::int64_t ScheduleFreeRule::buffer_bytes(const std::vector<ParamMeta>& params,

@@ -14,7 +14,7 @@ class ScheduleFreeRule final : public ElementwiseRule {
  public:
   /// As ElementwiseRule; products must read copies (StoreContents::weights_apart).
   ScheduleFreeRule(const RunConfig::Optimizer& config, const ParamStore& store,
-                   std::span<const UpdatedParam> params, Device device);
+                   std::span<const UpdatedParam> params);
   /// What it takes beside the store: y of one parameter, where products read codes of it.
   static std::int64_t buffer_bytes(const std::vector<ParamMeta>& params, const StoreLayout& values);
 

@@ -40,6 +40,10 @@ struct UpdatedParam {
 
 class UpdateRule {
  public:
+  /// Bytes that a rank sends in a step.
+  struct Sent {
+    std::int64_t tensor = 0, shards = 0;
+  };
   virtual ~UpdateRule() = default;
   /// One update; rounds the bf16 copies on the way. Collective where the rule has channels.
   virtual void step(Context& context, const UpdateStep& step) = 0;

@@ -46,9 +46,10 @@ int connected_axes(const ModelConfig& model, const MemoryRequest& request) {
   if (model.has_experts()) {
     const Distribution& experts = part.store.of(MeshView::kExpert);
     const ExpertCut& cut = part.cut.expert;
+    const bool coded = request.optimizer.state == MomentType::k8bit;
     with_others.insert(with_others.end(),
                        {experts.shard.extent > 1, experts.replica.extent > 1, cut.ranks() > 1,
-                        (part.fp8 || adapts_experts(model)) && cut.tensor.extent > 1});
+                        (part.fp8 || adapts_experts(model) || coded) && cut.tensor.extent > 1});
   }
   return static_cast<int>(std::count(with_others.begin(), with_others.end(), true));
 }
@@ -309,7 +310,7 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
     memory.buffers +=
         PartialGradients::bytes_of(params, gradients, of, request.part.cut.sequence_parallel);
   }
-  memory.buffers += Optimizer::buffer_bytes(request.optimizer, params, layout);
+  memory.buffers += Optimizer::buffer_bytes(request.optimizer, params, distribution);
   if (request.log_blocks)
     memory.buffers +=
         BlockMeter::buffer_bytes(params, gradients, Optimizer::piece(request.optimizer));
@@ -328,12 +329,17 @@ std::int64_t saving_memory_max(const RunConfig::Checkpoint& config) {
 }
 
 std::int64_t checkpoint_bytes(const RunConfig& config) {
-  std::int64_t of_states = 0;
-  for (const OptimizerState& state : Optimizer::contents(config.optimizer).states)
-    of_states += static_cast<std::int64_t>(size_of(state.dtype));
+  const std::vector<ParamMeta> params = declare_params(config.model).metas;
+  std::int64_t bytes = 0;
+  for (const OptimizerState& state : Optimizer::contents(config.optimizer).states) {
+    for (const ParamMeta& param : params_of_state(params, state, {})) {
+      if (param.trainable && param.shares == kNoParam)
+        bytes += param.shape.count() * static_cast<std::int64_t>(size_of(state.dtype));
+    }
+  }
   const ParameterCount count = count_parameters(config.model);
   const auto value = static_cast<std::int64_t>(sizeof(float));
-  return value * (config.model.adapters ? count.trained : count.total) + of_states * count.trained;
+  return value * (config.model.adapters ? count.trained : count.total) + bytes;
 }
 
 }  // namespace trireme

@@ -7,6 +7,7 @@
 #include "model/fp8_linear.h"
 #include "model/head.h"
 #include "model/walk.h"
+#include "optim/optimizer.h"
 #include "store/buckets.h"
 #include "store/partial_gradients.h"
 #include "store/quantized_refresh.h"
@@ -88,7 +89,18 @@ class Count {
         weights += {maxima, 2, 0};
     add(Axis::kData, "gradients", gradients);
     add(Axis::kData, "weights", weights);
+    Moved moments;
+    for (const MeshView view : kMeshViews) moments += joined(moment_maxima(view).shards);
+    add(Axis::kData, "moments", moments);
   }
+
+  /// The magnitudes of blocks of moments that cuts cross.
+  [[nodiscard]] Optimizer::Sent moment_maxima(MeshView view) const {
+    if (!layout_.has(view)) return {};
+    return Optimizer::bytes_sent(request_.optimizer, params_.metas, request_.part.store, view);
+  }
+  /// To the rank that joins a part, and from there to all.
+  static Moved joined(std::int64_t bytes) { return {bytes, bytes > 0 ? 2 : 0, 0}; }
 
   [[nodiscard]] DType wire(MeshView view) const {
     return GradientReduction::wire_of(gradients_, view, request_.wire);
@@ -196,6 +208,7 @@ class Count {
     add(Axis::kTensor, "statistics", steps * statistics);
     if (const std::int64_t joined = fp8_maxima(MeshView::kDense).tensor; joined > 0)
       add(Axis::kTensor, "weights", {joined, 1, 0});
+    add(Axis::kTensor, "moments", joined(moment_maxima(MeshView::kDense).tensor));
     using Of = PartialGradients::Of;
     const auto partial = [&](Of of, AxisRank group) {
       const std::int64_t bytes =
@@ -402,6 +415,7 @@ class Count {
     const std::int64_t adapters = PartialGradients::bytes_of(
         params_.metas, gradients_, PartialGradients::Of::kExpertTensor, cut.sequence_parallel);
     add(Axis::kExpert, "gradients", both_ways(adapters / 4, DType::kF32, cut.expert.tensor));
+    add(Axis::kExpert, "moments", joined(moment_maxima(MeshView::kExpert).tensor));
   }
 
   /// The blocks of weights that a step reads, in order.

@@ -26,8 +26,9 @@ enum class TensorPartial : std::uint8_t {
   kWithHeads,   ///< wherever heads are: norms of q and k, and routers, as tokens are dealt out
 };
 
-/// What ZeRO gives a rank of a parameter: some rows, or all (for updates of whole matrices).
-enum class Ownership : std::uint8_t { kRows, kWhole };
+/// What ZeRO gives a rank of a parameter: some rows; all, or nothing (for updates of whole
+/// matrices); or all to each rank (of an optimizer's states those that no cut fits).
+enum class Ownership : std::uint8_t { kRows, kWhole, kEveryRank };
 
 /// That products read a parameter in fp8 (e4m3), and how many indices of either dim share a scale;
 /// 0: all of a segment of its cut (TensorCut).

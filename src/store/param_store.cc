@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/quantize/quantize.h"
+#include "store/moment_blocks.h"
 #include "tensor/transfer.h"
 
 namespace trireme {
@@ -74,6 +75,7 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StoreConten
                        Device device, const ParamDistribution& distribution)
     : params_(as_computed(std::move(params), compute, contents)),
       compute_(compute),
+      device_(device),
       contents_(std::move(contents)),
       layout_(params_, distribution),
       trained_(params_, distribution, StoreLayout::Of::kGradients),
@@ -108,9 +110,10 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StoreConten
   }
   if (contents_.gradients) gradients_.emplace(params_, trained_, device);
   for (const OptimizerState& state : contents_.states) {
-    StoreLayout layout = state_layout(params_, state, distribution);
+    std::vector<ParamMeta> of_state = params_of_state(params_, state, distribution);
+    StoreLayout layout(of_state, distribution, StoreLayout::Of::kGradients);
     const std::int64_t size = size_of_state(layout);
-    states_.push_back({std::move(layout), make(size, state.dtype)});
+    states_.push_back({std::move(of_state), std::move(layout), make(size, state.dtype)});
   }
 }
 
@@ -282,11 +285,11 @@ TensorView ParamStore::optimizer_state(std::size_t slot, ParamIndex index) const
 }
 
 TensorView ParamStore::optimizer_state(std::string_view name, ParamIndex index) const {
-  const auto& states = contents_.states;
-  const auto at = std::find_if(states.begin(), states.end(),
-                               [&](const OptimizerState& state) { return state.name == name; });
-  expect(at != states.end(), "a store without the state {}", name);
-  return optimizer_state(static_cast<std::size_t>(at - states.begin()), index);
+  for (std::size_t slot = 0; slot < states_.size(); ++slot) {
+    if (contents_.states[slot].name == name && states_[slot].layout.has_room(index))
+      return optimizer_state(slot, index);
+  }
+  throw InternalError("{} has no state {}", params_[static_cast<std::size_t>(index)].name, name);
 }
 
 TensorView ParamStore::block_weights(int block, WeightForm form) const {
@@ -405,17 +408,32 @@ namespace {
 
 enum class Of : std::uint8_t { kSaved, kBase };
 
-/// `data_of(slot, index)`: the owned rows or null; slot -1: of values, else of that state.
-template <class LayoutOf, class DataOf>
-State state_of(const std::vector<ParamMeta>& params, const std::vector<OptimizerState>& states,
-               Of which, const LayoutOf& layout_of, const DataOf& data_of) {
+/// Which of the ranks of its stage that hold the same box this one is, and of how many.
+AxisRank copy_of(const ParamMeta& param, const Distribution& ranks) {
+  const int same_part = param.cut.replicas(ranks.tensor.extent);
+  AxisRank copy{same_part * ranks.replica.extent,
+                ranks.tensor.index % same_part * ranks.replica.extent + ranks.replica.index};
+  if (param.ownership != Ownership::kEveryRank) return copy;
+  return {copy.extent * ranks.shard.extent, copy.index * ranks.shard.extent + ranks.shard.index};
+}
+
+/// How values (slot -1) or a state lie.
+struct Lying {
+  const std::vector<ParamMeta>& params;
+  const StoreLayout& layout;
+};
+
+/// `lying(slot, index)`; `data_of(slot, index)`: the owned rows or null. Of `count` parameters.
+template <class LyingOf, class DataOf>
+State state_of(std::size_t count, const std::vector<OptimizerState>& states, Of which,
+               const LyingOf& lying, const DataOf& data_of) {
   State state;
   const auto add = [&](int slot, ParamIndex index) {
+    const auto& [params, layout] = lying(slot, index);
     const ParamMeta& param = params[static_cast<std::size_t>(index)];
     if (param.shares != kNoParam || param.base != (which == Of::kBase)) return;
-    const StoreLayout& layout = layout_of(slot, index);
     const Distribution& ranks = layout.distribution(index);
-    const int same_part = param.cut.replicas(ranks.tensor.extent);
+    const AxisRank copy = copy_of(param, ranks);
     const Shape owned = layout.owned_shape(index);
     const std::int64_t row = owned.count() == 0 ? 0 : owned.count() / owned[0];
     const OptimizerState* of_optimizer =
@@ -436,16 +454,14 @@ State state_of(const std::vector<ParamMeta>& params, const std::vector<Optimizer
             data + static_cast<std::size_t>(part.at[0] * row + column) * size_of(tensor.dtype);
       }
       tensor.row_stride = row;
-      const int copies = same_part * ranks.replica.extent;
-      tensor.replica = param.tied_rank.index * copies +
-                       ranks.tensor.index % same_part * ranks.replica.extent + ranks.replica.index;
-      tensor.replicas = param.tied_rank.extent * copies;
+      tensor.replica = param.tied_rank.index * copy.extent + copy.index;
+      tensor.replicas = param.tied_rank.extent * copy.extent;
       state.tensors.push_back(std::move(tensor));
     }
   };
-  const auto count = static_cast<int>(params.size());
-  for (ParamIndex i = 0; i < count; ++i) add(-1, i);
-  for (ParamIndex i = 0; i < count; ++i)
+  const auto end = static_cast<int>(count);
+  for (ParamIndex i = 0; i < end; ++i) add(-1, i);
+  for (ParamIndex i = 0; i < end; ++i)
     for (int slot = 0; slot < static_cast<int>(states.size()); ++slot) add(slot, i);
   return state;
 }
@@ -454,9 +470,11 @@ State state_of(const std::vector<ParamMeta>& params, const std::vector<Optimizer
 
 State ParamStore::state() const {
   return state_of(
-      params_, contents_.states, Of::kSaved,
-      [this](int slot, ParamIndex) -> const StoreLayout& {
-        return slot < 0 ? layout_ : states_[static_cast<std::size_t>(slot)].layout;
+      params_.size(), contents_.states, Of::kSaved,
+      [this](int slot, ParamIndex) -> Lying {
+        if (slot < 0) return {params_, layout_};
+        const StoredState& state = states_[static_cast<std::size_t>(slot)];
+        return {state.params, state.layout};
       },
       [this](int slot, ParamIndex index) {
         return (slot < 0 ? value(index) : optimizer_state(static_cast<std::size_t>(slot), index))
@@ -471,8 +489,10 @@ const StoreLayout& ParamStore::base_layout(ParamIndex index) const {
 
 State ParamStore::base_state(const std::function<std::byte*(ParamIndex)>& rows_of) const {
   return state_of(
-      params_, {}, Of::kBase,
-      [this](int, ParamIndex index) -> const StoreLayout& { return base_layout(index); },
+      params_.size(), {}, Of::kBase,
+      [this](int, ParamIndex index) -> Lying {
+        return {params_, base_layout(index)};
+      },
       [&](int, ParamIndex index) { return rows_of(index); });
 }
 
@@ -494,24 +514,40 @@ Nf4View ParamStore::base_nf4(ParamIndex index) const {
           owned(WeightForm::kNf4Absmax, nf4_absmax_shape(shape)), shape};
 }
 
+std::vector<ParamMeta> params_of_state(const std::vector<ParamMeta>& params,
+                                       const OptimizerState& state,
+                                       const ParamDistribution& distribution) {
+  std::vector<ParamMeta> of_state;
+  for (const ParamMeta& param : params) {
+    const bool has = param.trainable && (!state.has || state.has(param));
+    of_state.push_back(has && state.of == StateOf::kMomentBlocks
+                           ? moment_blocks_of(param, distribution.of(param.view))
+                           : param);
+    of_state.back().trainable = has;
+  }
+  return of_state;
+}
+
 StoreLayout state_layout(const std::vector<ParamMeta>& params, const OptimizerState& state,
                          const ParamDistribution& distribution) {
-  std::vector<ParamMeta> those = params;
-  for (ParamMeta& param : those)
-    param.trainable = param.trainable && (!state.has || state.has(param));
-  return {those, distribution, StoreLayout::Of::kGradients};
+  return {params_of_state(params, state, distribution), distribution, StoreLayout::Of::kGradients};
 }
 
 State state_boxes(const std::vector<ParamMeta>& params, const std::vector<OptimizerState>& states,
                   const ParamDistribution& distribution) {
   const StoreLayout values(params, distribution);
-  std::vector<StoreLayout> layouts;
-  for (const OptimizerState& state : states)
-    layouts.push_back(state_layout(params, state, distribution));
+  std::vector<std::pair<std::vector<ParamMeta>, StoreLayout>> of_states;
+  for (const OptimizerState& state : states) {
+    std::vector<ParamMeta> of_state = params_of_state(params, state, distribution);
+    StoreLayout layout(of_state, distribution, StoreLayout::Of::kGradients);
+    of_states.emplace_back(std::move(of_state), std::move(layout));
+  }
   return state_of(
-      params, states, Of::kSaved,
-      [&](int slot, ParamIndex) -> const StoreLayout& {
-        return slot < 0 ? values : layouts[static_cast<std::size_t>(slot)];
+      params.size(), states, Of::kSaved,
+      [&](int slot, ParamIndex) -> Lying {
+        if (slot < 0) return {params, values};
+        const auto& [of_state, layout] = of_states[static_cast<std::size_t>(slot)];
+        return {of_state, layout};
       },
       [](int, ParamIndex) -> std::byte* { return nullptr; });
 }

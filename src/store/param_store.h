@@ -36,12 +36,17 @@ namespace trireme {
 /// The name of averaged weights.
 inline constexpr const char* kAverageState = "ema";
 
-/// A value of the optimizer for each element: declared by it, held, sharded and saved by the store.
+/// What a state has a value for.
+enum class StateOf : std::uint8_t { kElements, kMomentBlocks };  ///< store/moment_blocks.h
+
+/// Values of the optimizer beside a parameter: declared by it, held, sharded and saved by the
+/// store. Two of one name are of different parameters.
 struct OptimizerState {
   std::string name;  ///< of the checkpoint: "optimizer/PARAMETER/NAME", or "ema/PARAMETER"
   DType dtype = DType::kF32;
   std::function<bool(const ParamMeta&)> has = {};  ///< which trained parameters; empty: all
   bool begins_with_value = false;                  ///< else with zeros
+  StateOf of = StateOf::kElements;
 };
 /// The name of a parameter's state in a checkpoint.
 std::string state_name(const ParamMeta& param, const OptimizerState& state);
@@ -78,6 +83,7 @@ class ParamStore {
   /// Elements of the global parameters, each counted on one of the ranks that hold it.
   [[nodiscard]] std::int64_t element_count() const;
   [[nodiscard]] DType compute() const { return compute_; }
+  [[nodiscard]] Device device() const { return device_; }
   [[nodiscard]] const StoreContents& contents() const { return contents_; }
 
   /// Weights of one block for as long as the object lives, in the compute type.
@@ -123,7 +129,7 @@ class ParamStore {
   [[nodiscard]] TensorView copy(ParamIndex index) const;
   [[nodiscard]] TensorView codes(ParamIndex index) const;
   [[nodiscard]] TensorView optimizer_state(std::size_t slot, ParamIndex index) const;
-  /// Of the state of that name, which contents() must hold.
+  /// Of the state of that name, which the parameter must have.
   [[nodiscard]] TensorView optimizer_state(std::string_view name, ParamIndex index) const;
   /// Where contents().gradients.
   [[nodiscard]] Gradients& gradients() { return *gradients_; }
@@ -188,8 +194,9 @@ class ParamStore {
   enum class In : std::uint8_t { kLocal, kShard };
   static TensorView owned_part(const StoreLayout& layout, const Buffer& buffer, In in,
                                ParamIndex index);
-  /// One of the optimizer's states: elements without it have no room.
+  /// One of the optimizer's states: parameters without it have no room.
   struct StoredState {
+    std::vector<ParamMeta> params;  ///< params_ as the state lies
     StoreLayout layout;
     Buffer memory;
   };
@@ -223,6 +230,7 @@ class ParamStore {
 
   std::vector<ParamMeta> params_;
   DType compute_;
+  Device device_;
   StoreContents contents_;
   StoreLayout layout_, trained_;
   WeightProvider* provider_ = nullptr;
@@ -237,7 +245,11 @@ class ParamStore {
   std::optional<Gradients> gradients_;
 };
 
-/// Where a state of the optimizer lies: as gradients do, of the parameters that have it.
+/// The parameters as a state of the optimizer lies, trained those that have it.
+std::vector<ParamMeta> params_of_state(const std::vector<ParamMeta>& params,
+                                       const OptimizerState& state,
+                                       const ParamDistribution& distribution);
+/// Where it lies: as gradients of these would.
 StoreLayout state_layout(const std::vector<ParamMeta>& params, const OptimizerState& state,
                          const ParamDistribution& distribution);
 

@@ -4,6 +4,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/quantize/quantize.h"
+#include "store/joined_maxima.h"
 
 namespace trireme {
 
@@ -57,9 +58,8 @@ QuantizedRefresh::Sent QuantizedRefresh::bytes_sent(const std::vector<ParamMeta>
   const QuantizedLayout layout(params, distribution);
   const int shards = distribution.of(view).shard.extent,
             tensor = distribution.of(view).tensor.extent;
-  const std::int64_t all = 4 * layout.of(view).size;
   const std::int64_t joined = 4 * joined_count(crossed_by(params, layout, distribution, view));
-  return {shards == 1 ? 0 : all / shards * (shards - 1) + one_way_bytes_sent(all, shards),
+  return {joined_maxima_bytes_sent(layout.of(view).size, shards),
           tensor == 1 ? 0 : one_way_bytes_sent(joined * tensor, tensor)};
 }
 
@@ -101,7 +101,7 @@ void QuantizedRefresh::run(const std::function<TensorView(ParamIndex)>& value_of
     absolute_max(context_, largest_of(index), value_of(index), owned_rows(index),
                  store_.quantized().dims(index).columns);
   });
-  if (shards_.size() > 1) join_shards();
+  if (shards_.size() > 1) join_maxima_of_ranks(context_, shards_, largest(), received_.view());
   if (!crossed_.empty()) join_tensor();
   scales_of(context_, store_.scales().rows(own.begin, own.size), largest(), DType::kF8E4M3);
   for_each_owned([&](ParamIndex index) {
@@ -113,23 +113,6 @@ void QuantizedRefresh::run(const std::function<TensorView(ParamIndex)>& value_of
     quantize(context_, args);
   });
   store_.codes_changed();
-}
-
-void QuantizedRefresh::join_shards() {
-  const TensorView largest = this->largest();
-  const std::int64_t ranks = shards_.size(), mine = shards_.rank();
-  const std::int64_t part = largest.count() / ranks;
-  std::vector<Message> sends, receives;
-  for (std::int64_t rank = 0; rank < ranks; ++rank) {
-    if (rank == mine) continue;
-    const auto peer = static_cast<int>(rank);
-    sends.push_back(message_of(peer, largest.rows(rank * part, part)));
-    receives.push_back(
-        message_of(peer, received_.view().rows(row_among_others(peer, shards_.rank()), 1)));
-  }
-  shards_.start_exchange(sends, receives).wait();
-  join_maxima(context_, largest.rows(mine * part, part), received_.view());
-  shards_.start_all_gather(largest).wait();
 }
 
 template <class F>

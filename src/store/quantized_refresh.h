@@ -49,7 +49,6 @@ class QuantizedRefresh {
   [[nodiscard]] ScaleDim owned_rows(ParamIndex index) const;
   /// Those of the view.
   [[nodiscard]] TensorView largest() const;
-  void join_shards();
   void join_tensor();
   /// f(the global blocks, the local blocks) of each part of a crossed parameter, as rows.
   template <class F>

@@ -115,14 +115,17 @@ StoreLayout::StoreLayout(const std::vector<ParamMeta>& params,
     local_.push_back(local);
     shard_.push_back(shard);
     const bool everywhere = param.base && distribution.zero_stage < 3;
+    const bool each = everywhere || param.ownership == Ownership::kEveryRank;
     owners_.push_back(lacks_room(param, of)                 ? kNobody
-                      : everywhere                          ? kEveryRank
+                      : each                                ? kEveryRank
                       : param.ownership == Ownership::kRows ? kAllRanks
                                                             : whole++ % view.shard.extent);
     if (!has_room(index)) continue;
     local += units_of(padded_.back().count());
     if (everywhere) continue;
-    if (owners_.back() == kAllRanks) {
+    if (each) {
+      shard += units_of(shape.count());
+    } else if (owners_.back() == kAllRanks) {
       // even_slice gives the first rank the most.
       if (shape.count() > 0)
         shard +=

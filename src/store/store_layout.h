@@ -31,7 +31,7 @@ inline DType type_of(WeightForm form, DType compute) {
     case WeightForm::kFp8:
       return DType::kF8E4M3;
     case WeightForm::kNf4:
-      return DType::kNf4x2;
+      return DType::kU8;
     case WeightForm::kF32:
     case WeightForm::kNf4Absmax:
       return DType::kF32;
@@ -49,7 +49,8 @@ inline bool is_coded(WeightForm form) {
 /// aligned and fused ranges together; and *shard*, the rows that one rank owns under ZeRO. A
 /// parameter's rows take the room of the largest shard there, so that offsets are the same for all
 /// owners and a block of shards is one rank's part of a gather or a reduction. Parameters that are
-/// owned whole (Ownership) go to the ranks in turn, and those of as many owners share a room.
+/// owned whole (Ownership) go to the ranks in turn, and those of as many owners share a room; what
+/// every rank has takes room on each.
 ///
 /// Shapes and rows are in elements; offsets and sizes too but of NF4, where they are in bytes of
 /// two codes, or blocks. Of those a row, or a few that each owner has a multiple of, is whole

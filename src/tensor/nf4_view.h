@@ -9,7 +9,7 @@ namespace trireme {
 
 inline constexpr std::int64_t kNf4Block = 64;
 
-///   codes   [ceil(count / 2)]   nf4x2
+///   codes   [ceil(count / 2)]   uint8
 ///   absmax  [ceil(count / 64)]  f32
 /// of a tensor of `shape`, or of a part of one that begins with a block of it and ends with one:
 /// the blocks are those of the global tensor.

@@ -56,6 +56,11 @@ int data_rank(int stage_rank, const RankPart& part) {
   return stage_rank / (part.cut.context.extent * part.cut.tensor.extent);
 }
 
+/// Whether ranks that share an expert have anything to tell each other of its weights.
+bool joins_experts_tensor(const RunConfig& config, const RankPart& part) {
+  return part.fp8 || adapts_experts(config.model) || config.optimizer.state == MomentType::k8bit;
+}
+
 const std::vector<ProgramStep>& steps_of(const Program& program,
                                          const Communicator& pipeline_group) {
   return program.ranks.at(static_cast<std::size_t>(pipeline_group.rank()));
@@ -73,7 +78,7 @@ ExpertChannels::ExpertChannels(Communicator& stage, const RankPart& part, const 
       counted(stage.split(
           config.moe.scope == BalanceScope::kGlobal ? 0 : data_rank(stage.rank(), part))),
       dispatch(channel_of(*ranks, "expert", maker, gpus)),
-      tensor(part.fp8 || adapts_experts(config.model)
+      tensor(joins_experts_tensor(config, part)
                  ? channel_of(*tensor_group, "expert.tensor", maker, gpus, maker.sums.expert_tensor)
                  : make_self_communicator()),
       shard_reduce(channel_of(*shard_group, "expert.reduce", maker, gpus, maker.sums.data_shards)),
@@ -202,7 +207,7 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
   }
   if (find_shared_home(params.metas) != kNoParam)
     tied_weight.emplace(context, store, *channels.ends);
-  optimizer.emplace(config.optimizer, store, channels.of_updates(), context.device());
+  optimizer.emplace(config.optimizer, store, channels.of_updates());
   if (config.log.blocks) {
     const auto blocks = static_cast<int>(block_names(model).size());
     block_meter.emplace(store, places_of_blocks(params, model), blocks, context.device(),

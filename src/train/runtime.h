@@ -55,7 +55,7 @@ struct ExpertChannels {
   /// Those whose tokens count together in an auxiliary loss.
   const std::unique_ptr<Communicator> counted;
   const std::unique_ptr<Communicator> dispatch;  ///< "expert"
-  /// Of fp8 weights' maxima, and of gradients of adapters; "expert"
+  /// Of maxima of fp8 weights and of moments in 8 bits, and of gradients of adapters; "expert"
   const std::unique_ptr<Communicator> tensor;
   const std::unique_ptr<Communicator> shard_reduce, shard_gather, copy_reduce;  ///< "data"
 };

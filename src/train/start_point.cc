@@ -16,6 +16,7 @@
 #include "store/host_state.h"
 #include "tokenizer/tokenizer.h"
 #include "train/model_source.h"
+#include "train/moment_conversion.h"
 
 namespace trireme {
 
@@ -262,6 +263,9 @@ void load_checkpoint(Runtime& runtime, const std::filesystem::path& folder) {
   const std::string before = saved_kind(manifest),
                     now = find_field("optimizer.kind")->read(runtime.config).as_string();
   HostState host(runtime.context, runtime.store.state());
+  if (before == now)
+    convert_moments(host.state(), folder, manifest, runtime.config.optimizer.state,
+                    runtime.replica());
   clear_unsaved(host.state(), manifest, before == now);
   load_state(folder, host.state(), runtime.replica());
   host.store();

@@ -8,15 +8,15 @@
 #include "kernels/quantize/quantize.h"
 #include "kernels/shards/shards.h"
 #include "kernels/update/update.h"
+#include "kernels/update/update_8bit.h"
 
 namespace trireme::bench {
 namespace {
 
 Shape largest_weight(const Size& size) { return {2 * size.ffn, size.hidden}; }
 
-/// Four weights a layer and the embedding; bf16 means that the weight's bf16 copy is written too.
-std::function<void(Context&)> adamw_of(Operands& operands) {
-  const Size& size = operands.size;
+/// Four weights a layer and the embedding.
+std::vector<Shape> all_weights(const Size& size) {
   std::vector<Shape> shapes = {{size.vocab, size.hidden}};
   for (std::int64_t layer = 0; layer < size.layers; ++layer) {
     shapes.insert(shapes.end(), {{size.qkv(), size.hidden},
@@ -24,8 +24,13 @@ std::function<void(Context&)> adamw_of(Operands& operands) {
                                  {2 * size.ffn, size.hidden},
                                  {size.hidden, size.ffn}});
   }
+  return shapes;
+}
+
+/// bf16 means that the weight's bf16 copy is written too.
+std::function<void(Context&)> adamw_of(Operands& operands) {
   std::vector<UpdateTensor> tensors;
-  for (const Shape& shape : shapes) {
+  for (const Shape& shape : all_weights(operands.size)) {
     UpdateTensor tensor;
     tensor.parameter = operands.f32(shape);
     if (operands.type == DType::kBF16) tensor.copy = operands.typed(shape);
@@ -36,6 +41,30 @@ std::function<void(Context&)> adamw_of(Operands& operands) {
     tensors.push_back(tensor);
   }
   return [tensors](Context& context) { adamw_update(context, tensors, {}, {1e-6, 0.1, 0.05, 1}); };
+}
+
+/// The same with moments in 8 bits.
+std::function<void(Context&)> adamw_8bit_of(Operands& operands) {
+  const Size& size = operands.size;
+  std::vector<CodedTensor> tensors;
+  for (const Shape& shape : all_weights(size)) {
+    const auto moment = [&]() -> CodedMoment {
+      TensorView codes = operands.codes(shape);
+      codes.dtype = DType::kU8;
+      return {codes, operands.squares({ceil_div(shape.count(), kMomentBlock)}), {}};
+    };
+    CodedTensor tensor;
+    tensor.parameter = operands.f32(shape);
+    if (operands.type == DType::kBF16) tensor.copy = operands.typed(shape);
+    tensor.exp_avg = moment();
+    tensor.exp_avg_sq = moment();
+    tensor.gradient = operands.f32(shape);
+    tensor.weight_decay = 0.1;
+    tensors.push_back(tensor);
+  }
+  return [tensors](Context& context) {
+    adamw_8bit_update(context, tensors, {}, {1e-6, 0.1, 0.05, 1});
+  };
 }
 
 std::function<void(Context&)> grad_norm_of(Operands& operands) {
@@ -128,7 +157,7 @@ std::function<void(Context&)> reorder_of(Operands& operands) {
 /// A frozen weight as it is read, and as it is made of fp32.
 Nf4View nf4_view(Operands& operands, const Shape& shape) {
   TensorView codes = operands.codes(nf4_codes_shape(shape));
-  codes.dtype = DType::kNf4x2;
+  codes.dtype = DType::kU8;
   return {codes, operands.f32(nf4_absmax_shape(shape)), shape};
 }
 std::function<void(Context&)> nf4_quantize_of(Operands& operands) {
@@ -181,6 +210,7 @@ std::function<void(Context&)> column_sum_of(Operands& operands) {
 
 void add_parameter_ops() {
   add_op("adamw_update", kBothTypes, adamw_of);
+  add_op("adamw_8bit_update", kBothTypes, adamw_8bit_of);
   add_op("grad_norm", kOnlyF32, grad_norm_of);
   add_op("cast", kBothTypes, cast_of);
   add_op("clear", kOnlyF32, clear_of);

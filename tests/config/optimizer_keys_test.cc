@@ -72,6 +72,18 @@ TEST(OptimizerKeys, schedule_free_has_a_constant_rate_and_no_averages_beside_its
   EXPECT_EQ(again.config.optimizer, config.optimizer);
 }
 
+TEST(OptimizerKeys, moments_are_in_fp32_or_in_8_bits) {
+  EXPECT_EQ(load_with({}).config.optimizer.state, MomentType::kFp32);
+  for (const char* kind : {"adamw", "lion"}) {
+    const RunConfig config =
+        load_with({"optimizer.state=8bit", std::string("optimizer.kind=") + kind}).config;
+    EXPECT_EQ(config.optimizer.state, MomentType::k8bit);
+    EXPECT_EQ(parse_run_config(resolved_json(config)).config.optimizer, config.optimizer);
+  }
+  EXPECT_EQ(only_problem(load_with({"optimizer.state=uint8"})).nearest, "\"8bit\"");
+  EXPECT_EQ(only_problem(load_with({"optimizer.kind=adamw_bnb_8bit"})).nearest, "\"adamw\"");
+}
+
 TEST(OptimizerKeys, lion_of_other_systems_keeps_what_it_has) {
   const auto optimizer = [](const char* text) {
     return *convert_config(text, "arguments", std::nullopt).config.find("optimizer");

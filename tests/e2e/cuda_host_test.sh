@@ -74,7 +74,7 @@ for key in logit_z_loss noise_scale; do
     'BEGIN { exit !(a > 0 && a < 1.1 * b && b < 1.1 * a) }'
 done
 # Another optimizer, averages, parameters that stand still: the same step from equal gradients; the same bits twice.
-optimizers=("${short[@]}" --set optimizer.kind=lion --set optimizer.lr=0.0003 --set optimizer.ema=0.9 --set precision.compute=bf16
+optimizers=("${short[@]}" --set optimizer.kind=lion --set optimizer.state=8bit --set optimizer.lr=0.0003 --set optimizer.ema=0.9 --set precision.compute=bf16
   --set 'optimizer.groups=[{"match":"embed_tokens","trainable":false},{"match":"norm","trainable":false},{"match":"mlp","lr_scale":0.5}]')
 on cpu base.json "${optimizers[@]}" --set run.directory=cpu-optimizers
 for directory in gpu-optimizers gpu-optimizers-again; do

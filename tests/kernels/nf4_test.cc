@@ -21,7 +21,7 @@ struct Coded {
 
   explicit Coded(const Shape& shape_)
       : shape(shape_),
-        codes(DType::kNf4x2, nf4_codes_shape(shape)),
+        codes(DType::kU8, nf4_codes_shape(shape)),
         absmax(DType::kF32, nf4_absmax_shape(shape)) {
     // What is not written is seen.
     for (std::int64_t i = 0; i < codes.shape().count(); ++i) codes.set(i, 0x55);
@@ -171,14 +171,14 @@ TEST_P(Nf4Op, wrong_operands_are_refused) {
                  "nf4_quantize.x: expected [3, 43] fp32, found [3, 43] bf16");
   expect_refused(quantize(other.view(), x), "nf4_quantize.x: expected [3, 44]");
   expect_refused(quantize(view(other, good), x),
-                 "nf4_quantize.codes: expected [65] nf4x2, found [66] nf4x2");
+                 "nf4_quantize.codes: expected [65] uint8, found [66] uint8");
   expect_refused(quantize(view(good, more), x), "nf4_quantize.absmax");
   expect_refused(dequantize(whole, good.view()),
                  "nf4_dequantize.x: expected fp32 or bf16, found int32");
   expect_refused(dequantize(x, view(other, good)), "nf4_dequantize.codes");
   const Nf4View shared(good.codes, x.view().reshape({129}).rows(0, 3), shape);
   expect_refused(dequantize(x, shared), "nf4_dequantize.x");
-  const Nf4View codes_in_x({x.view().data, DType::kNf4x2, {65}}, good.absmax, shape);
+  const Nf4View codes_in_x({x.view().data, DType::kU8, {65}}, good.absmax, shape);
   expect_refused(quantize(codes_in_x, x), "nf4_quantize.x");
 }
 

@@ -28,6 +28,7 @@
 #include "kernels/shards/shards.h"
 #include "kernels/support/op_test.h"
 #include "kernels/update/update.h"
+#include "kernels/update/update_8bit.h"
 #include "tensor/heads_view.h"
 
 namespace trireme {
@@ -456,6 +457,13 @@ TEST_F(OpWorkTest, weights_and_gradients_move_once) {
   expect_work("schedule_free_update", 0, 8 * 4 * kT * kC);
   schedule_free_copy(context_, free, 0.9);
   expect_work("schedule_free_copy", 0, 3 * 4 * kT * kC);
+  CodedTensor coded;
+  coded.parameter = a;
+  coded.exp_avg = coded.exp_avg_sq = {make(DType::kU8, {kT, kC}), f32({(kT * kC + 255) / 256}), {}};
+  coded.gradient = b;
+  adamw_8bit_update(context_, {&coded, 1}, {}, {1e-3, 0.1, 0.05, 1});
+  const std::int64_t moment = kT * kC + 4 * ((kT * kC + 255) / 256);
+  expect_work("adamw_8bit_update", 0, 3 * 4 * kT * kC + 2 * 2 * moment);
   const AveragedTensor averages[] = {{a, b}};
   average_update(context_, averages, 0.5);
   expect_work("average_update", 0, 3 * 4 * kT * kC);
@@ -495,7 +503,7 @@ TEST_F(OpWorkTest, fp8_moves_codes_and_scales_once) {
 TEST_F(OpWorkTest, nf4_moves_half_a_byte_and_a_sixteenth_an_element) {
   constexpr std::int64_t kCount = kT * 200, kCoded = kCount / 2 + 4 * ((kCount + 63) / 64);
   const Shape shape{kT, 200};
-  const Nf4View coded{make(DType::kNf4x2, nf4_codes_shape(shape)), f32(nf4_absmax_shape(shape)),
+  const Nf4View coded{make(DType::kU8, nf4_codes_shape(shape)), f32(nf4_absmax_shape(shape)),
                       shape};
   nf4_quantize(context_, coded, f32(shape));
   expect_work("nf4_quantize", 0, 4 * kCount + kCoded);

@@ -248,7 +248,7 @@ reference::Params coded_in_nf4(const ModelCase& of, const AdapterConfig& adapter
   declare_nf4(params);
   for (const ParamMeta& meta : params.metas) {
     if (!meta.nf4) continue;
-    const Buffer values(DType::kF32, meta.shape), codes(DType::kNf4x2, nf4_codes_shape(meta.shape)),
+    const Buffer values(DType::kF32, meta.shape), codes(DType::kU8, nf4_codes_shape(meta.shape)),
         absmax(DType::kF32, nf4_absmax_shape(meta.shape));
     const Nf4View coded(codes.view(), absmax.view(), meta.shape);
     write(context, values.view(), whole.at(meta.name));

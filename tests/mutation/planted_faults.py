@@ -280,17 +280,18 @@ CROSS_ENTROPY_Z = [
     ("squares where nobody wants them", [("  if (args.square == nullptr) return;\n", "  if (args.square == args.loss) return;\n")]),
 ]
 
+UPDATE_FILES = ["kernels/update/update_cuda.cu", "kernels/update/update_rules.cuh"]
 ADAMW = [
-    ("a step without the tensor's factor", [("step.step_size * tensor.lr_scale", "step.step_size")]),
-    ("no decay", [("static_cast<float>(step.lr * tensor.decay),", "0.0F,")]),
+    ("a step without the tensor's factor", [("step.step_size * lr_scale", "step.step_size")]),
+    ("no decay", [("static_cast<float>(step.lr * decay), of", "0.0F, of")]),
 ]
 
 LION = [
     ("the sign of the gradient alone", [("__fmaf_rn(c.of.beta1, exp_avg, __fmul_rn(c.of.one_minus_beta1, g));\n    const float sign", "g;\n    const float sign")]),
     ("the other beta's share", [("__fmul_rn(c.of.one_minus_beta1, g));\n    const float sign", "__fmul_rn(c.of.one_minus_beta2, g));\n    const float sign")]),
     ("a sign of 1 for 0", [("u > 0 ? 1.0F", "u >= 0 ? 1.0F")]),
-    ("no clip", [("struct Lion {\n  static constexpr int kMoments = 1;\n  static __device__ __forceinline__ void update(float& p, float& exp_avg, float&, float gradient,\n                                                const Constants& c) {\n    const float g = __fmul_rn(gradient, c.gradient_scale);",
-                  "struct Lion {\n  static constexpr int kMoments = 1;\n  static __device__ __forceinline__ void update(float& p, float& exp_avg, float&, float gradient,\n                                                const Constants& c) {\n    const float g = gradient;")]),
+    ("no clip", [("struct Lion {\n  static constexpr int kMoments = 1;\n  static __device__ __forceinline__ void update(float& p, float& exp_avg, float&, float gradient,\n                                                const StepConstants& c) {\n    const float g = __fmul_rn(gradient, c.gradient_scale);",
+                  "struct Lion {\n  static constexpr int kMoments = 1;\n  static __device__ __forceinline__ void update(float& p, float& exp_avg, float&, float gradient,\n                                                const StepConstants& c) {\n    const float g = gradient;")]),
     ("a moment that is not stored", [("  store(tensor.exp_avg + i, m);\n", "")]),
     ("the old moment kept where the value is", [("store(tensor.kept + tensor.count + i, m);", "store(tensor.kept + i, m);")]),
 ]
@@ -303,6 +304,27 @@ SCHEDULE_FREE = [
     ("no copy in fp32", [("  if (tensor.copy_f32 != nullptr) store(tensor.copy_f32 + i, values);\n", "")]),
     ("a copy of z", [("y.at[k] = between(x.at[k], z.at[k], one_minus_beta1);", "y.at[k] = z.at[k];")]),
     ("a copy that begins apart taken for aligned", [(" | bits(tensor.copy_f32)", "")]),
+]
+
+MOMENTS_8BIT = [
+    ("magnitudes of half of a block", [("const float absmax = float_of_bits(warp_max(most))", "const float absmax = float_of_bits(warp_max<16>(most))")]),
+    ("magnitudes that are not stored", [("  if (lane == 0) moment.absmax[block] = absmax;\n", "")]),
+    ("elements behind the last counted", [("if (kWidth > 1 || element_of<kWidth>(lane, k) < count) most", "if (kWidth > 1 || lane < count) most")]),
+    ("a code of the cell alone", [("(found & 255) + ((bits & low) > (found >> 8) ? step : 0)", "found & 255")]),
+    ("the midpoint rounded up", [("(bits & low) > (found >> 8)", "(bits & low) >= (found >> 8)")]),
+    ("codes below 0 counted upwards", [("const std::int32_t step = kSigned ? bits >> 31 | 1 : 1;", "const std::int32_t step = 1;")]),
+    ("codes below 0 looked up above", [("  if (kSigned) cell += bits >> 31 & map.negative;\n", "")]),
+    ("small magnitudes before the first cell", [("max((magnitude >> map.shift) - map.first, 0)", "max((magnitude >> map.shift) - map.first, 1)")]),
+    ("the map used before it has come", [("to[i] = from[i];\n  __syncthreads();\n", "to[i] = from[i];\n")]),
+    ("blocks of a warp left out", [("block < end; block += kWarps) {", "block < end; block += 2 * kWarps) {")]),
+    ("the second moment by the first one's magnitude", [("__fmul_rn(maps.of[1].value[v_codes[k]], v_absmax)", "__fmul_rn(maps.of[1].value[v_codes[k]], m_absmax)")]),
+    ("whole accesses to a block that is not", [("if (aligned && (block + 1) * kBlock <= tensor.count) {", "if (aligned) {")]),
+    ("blocks counted in the rank's tensor", [("    block = (tensor.begin + run * tensor.whole_stride + in_run) / kBlock;\n", "    block = (tensor.begin + i) / kBlock;\n")]),
+    ("runs one after the other", [("    at = tensor.offset + run * tensor.stride + in_run;\n", "    at = tensor.offset + i;\n")]),
+    ("maxima overwritten", [("        atomicMax(tensor.exp_avg.next + element.block,\n                  static_cast<std::int32_t>(magnitude_bits(element.m)));\n",
+                             "        tensor.exp_avg.next[element.block] = static_cast<std::int32_t>(magnitude_bits(element.m));\n")]),
+    ("codes by the old magnitude", [("return factor_of(float_of_bits(static_cast<std::uint32_t>(moment.next[block])));", "return factor_of(moment.absmax[block]);")]),
+    ("no copy of a part", [("    if (tensor.copy != nullptr)\n      reinterpret_cast<bf16*>(tensor.copy)[at]", "    if (tensor.copy == nullptr)\n      reinterpret_cast<bf16*>(tensor.copy)[at]")]),
 ]
 
 AVERAGE = [
@@ -325,6 +347,8 @@ PLANTED = {
     "expert_rows": [("WeightedGluCodesTest.", ["kernels/expert_rows/weighted_glu_codes_cuda.cu"], WEIGHTED_GLU_CODES)],
     "quantize": [("QuantizeSegmentsTest.", ["kernels/quantize/quantize_segments_cuda.cu", "kernels/quantize/quantize_segments.cuh"], QUANTIZE_SEGMENTS)],
     "cross_entropy": [("CrossEntropy.", ["kernels/cross_entropy/cross_entropy_cuda.cu"], CROSS_ENTROPY_Z)],
-    "update": [("AdamWUpdate.", ["kernels/update/update_cuda.cu"], ADAMW), ("LionUpdate.", ["kernels/update/update_cuda.cu"], LION),
-               ("ScheduleFreeUpdate.", ["kernels/update/update_cuda.cu"], SCHEDULE_FREE), ("AverageUpdate.", ["kernels/update/update_cuda.cu"], AVERAGE)],
+    "update": [("AdamWUpdate.", UPDATE_FILES, ADAMW), ("LionUpdate.", UPDATE_FILES, LION),
+               ("ScheduleFreeUpdate.", UPDATE_FILES, SCHEDULE_FREE),
+               ("Update8bit.", ["kernels/update/update_8bit_cuda.cu"], MOMENTS_8BIT),
+               ("AverageUpdate.", ["kernels/update/update_cuda.cu"], AVERAGE)],
 }

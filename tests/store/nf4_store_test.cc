@@ -64,7 +64,7 @@ void fill(const State& state) {
 
 /// What codes of the part of a whole tensor that a rank of the tensor axis has stand for.
 std::vector<float> expected(Context& context, const ParamMeta& param, AxisRank tensor) {
-  const Buffer values(DType::kF32, param.shape), codes(DType::kNf4x2, nf4_codes_shape(param.shape)),
+  const Buffer values(DType::kF32, param.shape), codes(DType::kU8, nf4_codes_shape(param.shape)),
       absmax(DType::kF32, nf4_absmax_shape(param.shape));
   for (std::int64_t i = 0; i < param.shape.count(); ++i)
     values.view().as<float>()[i] = value_of("parameters/" + param.name, i);

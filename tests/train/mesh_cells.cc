@@ -58,6 +58,15 @@ std::vector<MeshCell> group_cells(int ranks, OptimizerKind kind) {
   return cells;
 }
 
+std::vector<MeshCell> coded_cells(int ranks) {
+  std::vector<MeshCell> cells = group_cells(ranks, false);
+  for (MeshCell& cell : cells) {
+    cell.groups = false;
+    cell.coded = true;
+  }
+  return cells;
+}
+
 std::vector<MeshCell> head_adapter_cells(int ranks) {
   MeshCell tensor, sequence, context, data, pipeline;
   tensor.tensor = sequence.tensor = context.context = data.data = pipeline.pipeline = ranks;

@@ -203,6 +203,13 @@ TEST(Mesh, groups_of_parameters_and_each_optimizer_train_as_on_one_rank) {
   }
 }
 
+/// A code may be the next one where ranks add in another order.
+TEST(Mesh, moments_in_8_bits_train_as_on_one_rank) {
+  Table table(Tolerance{2e-3, 1e-2, 0.1, 0.1, 3});
+  table.run(coded_cells(test_world().size()));
+  table.print();
+}
+
 /// Every axis, every stage of ZeRO and a schedule with B and W apart; a vocabulary that no number
 /// of ranks divides, targets that do not count.
 TEST(Mesh, a_z_loss_is_that_of_one_rank) {

@@ -311,6 +311,7 @@ RunConfig MeshCell::config() const {
   }
   config.optimizer.kind = optimizer;
   if (optimizer == OptimizerKind::kLion) config.optimizer.betas = RunConfig::Optimizer::kLionBetas;
+  if (coded) config.optimizer.state = MomentType::k8bit;
   if (groups) {
     config.optimizer.ema = optimizer == OptimizerKind::kScheduleFree ? 0 : 0.75;
     config.optimizer.groups = {{"embed", 1, std::nullopt, false},
@@ -346,6 +347,7 @@ std::string MeshCell::text() const {
                                             " beside the head too", " beside the head alone"};
   text += kBeside[static_cast<int>(adapted)];
   text += fmt::format(", {}", name_of(optimizer));
+  if (coded) text += ", moments in 8 bits";
   if (groups) text += ", groups";
   if (pipeline > 1) text += fmt::format(", pipeline {} by {}", pipeline, schedule);
   if (z_loss > 0) text += fmt::format(", z-loss {}", z_loss);
@@ -365,6 +367,7 @@ MeshCell MeshCell::alone() const {
   one.z_loss = z_loss;
   one.groups = groups;
   one.optimizer = optimizer;
+  one.coded = coded;
   return one;
 }
 

@@ -74,6 +74,7 @@ struct MeshCell {
   bool groups = false;  ///< some of the parameters stand still, others have a rate of their own;
                         ///< weights are averaged; in cells that are made by hand
   OptimizerKind optimizer = OptimizerKind::kAdamW;  ///< likewise
+  bool coded = false;                               ///< moments in 8 bits; likewise
 
   [[nodiscard]] int ranks() const { return pipeline * tensor * context * data; }
   /// Sequences of a step: about 12, and the data ranks and micro-batches divide them.

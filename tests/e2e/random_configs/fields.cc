@@ -68,7 +68,7 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       {"optimizer.eps", one_of({1e-8, 1e-6, 1, 1e-30})},
       {"optimizer.weight_decay", one_of({0, 0.1, 10})},
       {"optimizer.clip_grad_norm", one_of({0, 1, 1e-9, 1e30})},
-      {"optimizer.state", one_of({"fp32"})},
+      {"optimizer.state", one_of({"fp32", "8bit"})},
       {"lr_schedule.kind", one_of({"cosine", "linear", "constant", "wsd"})},
       {"lr_schedule.warmup_steps", one_of({0, 1, 2, 1000000})},
       {"lr_schedule.min_lr", one_of({0, 1e-9})},

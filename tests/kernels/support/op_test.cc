@@ -163,7 +163,7 @@ std::vector<double> TestTensor::values() const {
         break;
       case DType::kF8E4M3:
       case DType::kF8E5M2:
-      case DType::kNf4x2:
+      case DType::kU8:
         values[i] = std::to_integer<int>(data()[i]);  // the code
         break;
     }
@@ -187,7 +187,7 @@ void TestTensor::set(std::int64_t index, double value) {
       break;
     case DType::kF8E4M3:
     case DType::kF8E5M2:
-    case DType::kNf4x2:
+    case DType::kU8:
       data()[index] = static_cast<std::byte>(value);
       break;
   }
