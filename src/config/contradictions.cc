@@ -130,6 +130,13 @@ class Checker {
   /// What one kind has and another has not.
   void check_optimizer() {
     RunConfig::Optimizer& optimizer = loaded_.config.optimizer;
+    if (optimizer.kind == OptimizerKind::kMuon) {
+      if (!optimizer.matrix_lr) optimizer.matrix_lr = optimizer.lr;
+    } else if (has("optimizer.matrix_lr")) {
+      report("optimizer.matrix_lr", "leave it out, or optimizer.kind \"muon\"",
+             "is of Muon's matrices, and there are none here");
+      optimizer.matrix_lr.reset();
+    }
     if (optimizer.kind != OptimizerKind::kLion) return;
     if (!has("optimizer.betas")) optimizer.betas = RunConfig::Optimizer::kLionBetas;
     if (has("optimizer.eps"))

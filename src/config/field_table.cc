@@ -187,11 +187,13 @@ void add_data(std::vector<Field>& list) {
 }
 
 void add_optimizer(std::vector<Field>& list) {
-  FIELD(optimizer.kind, .text = "PyTorch's AdamW, or lion-pytorch's Lion, which has one moment",
+  FIELD(optimizer.kind, .text = "PyTorch's AdamW, its Muon beside it, or lion-pytorch's Lion",
         .peers = {"--optimizer", "optimizer.type", "optim", "optimizer.name"});
   FIELD(optimizer.lr, .text = "Learning rate after the warm-up", .example = "0.001", .minimum = 0,
         .presence = kRequired,
         .peers = {"--lr", "optimizer.params.lr", "learning_rate", "optimizer.lr"});
+  FIELD(optimizer.matrix_lr, .text = "Muon's rate of layers' matrices, scheduled as lr is",
+        .default_text = "optimizer.lr", .example = "0.002", .minimum = 0);
   FIELD(optimizer.betas,
         .text =
             "Decay of the two moments; of lion, [0.9, 0.99] where nothing is written, the moment's "

@@ -7,6 +7,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/grad_norm/grad_norm.h"
 #include "optim/elementwise_rule.h"
+#include "optim/muon_rule.h"
 
 namespace trireme {
 
@@ -53,21 +54,35 @@ namespace {
 
 /// What an update keeps of parameters, without the average.
 std::vector<OptimizerState> states_of(const RunConfig::Optimizer& config) {
-  return ElementwiseRule::states(config.kind);
+  if (config.kind != OptimizerKind::kMuon) return ElementwiseRule::states(config.kind);
+  std::vector<OptimizerState> states = ElementwiseRule::states(OptimizerKind::kAdamW);
+  for (OptimizerState& state : states)
+    state.has = [](const ParamMeta& param) { return !param.matrix; };
+  states.push_back(
+      {MuonRule::kState, DType::kF32, [](const ParamMeta& param) { return param.matrix; }});
+  return states;
 }
 
 std::vector<std::unique_ptr<UpdateRule>> make_rules(const RunConfig::Optimizer& config,
                                                     const ParamStore& store,
-                                                    const ViewChannels& /*channels*/) {
-  std::vector<UpdatedParam> params;
+                                                    const ViewChannels& channels) {
+  std::vector<UpdatedParam> params, matrices;
   for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
     const ParamMeta& param = store.params()[static_cast<std::size_t>(index)];
     if (!store.has_value(index) || !param.trainable) continue;
-    params.push_back({index, param.weight_decay.value_or(param.decay ? config.weight_decay : 0),
-                      param.lr_scale});
+    const bool whole = config.kind == OptimizerKind::kMuon && param.matrix;
+    (whole ? matrices : params)
+        .push_back({index, param.weight_decay.value_or(param.decay ? config.weight_decay : 0),
+                    param.lr_scale});
   }
   std::vector<std::unique_ptr<UpdateRule>> rules;
-  rules.push_back(std::make_unique<ElementwiseRule>(config.kind, config, store, params));
+  if (config.kind == OptimizerKind::kMuon) {
+    rules.push_back(std::make_unique<MuonRule>(config, store, matrices, channels));
+    rules.push_back(
+        std::make_unique<ElementwiseRule>(OptimizerKind::kAdamW, config, store, params));
+  } else {
+    rules.push_back(std::make_unique<ElementwiseRule>(config.kind, config, store, params));
+  }
   return rules;
 }
 
@@ -83,9 +98,18 @@ double Optimizer::bytes_of_update(const RunConfig::Optimizer& config) {
   // A gradient is cleared, read for the norm and for the update; values and states are read and
   // written.
   double bytes = 12 + 8 + (config.ema > 0 ? 12 : 0);
+  // Most elements are matrices': their momentum, and an update in bf16 that comes and goes.
+  if (config.kind == OptimizerKind::kMuon) return bytes + 8 + 8;
   for (const OptimizerState& state : states_of(config))
     bytes += 2 * static_cast<double>(size_of(state.dtype));
   return bytes;
+}
+
+std::int64_t Optimizer::buffer_bytes(const RunConfig::Optimizer& config,
+                                     const std::vector<ParamMeta>& params,
+                                     const ParamDistribution& distribution, DType compute) {
+  if (config.kind != OptimizerKind::kMuon) return 0;
+  return MuonRule::buffer_bytes(params, distribution, compute);
 }
 
 BlockMeter::Piece Optimizer::piece(const RunConfig::Optimizer& /*config*/) {

@@ -50,6 +50,12 @@ int connected_axes(const ModelConfig& model, const MemoryRequest& request) {
                        {experts.shard.extent > 1, experts.replica.extent > 1, cut.ranks() > 1,
                         (part.fp8 || adapts_experts(model)) && cut.tensor.extent > 1});
   }
+  if (request.optimizer.kind == OptimizerKind::kMuon) {
+    for (const MeshView view : kMeshViews) {
+      const Distribution& parts = part.store.of(view);
+      with_others.push_back(parts.tensor.extent * parts.shard.extent > 1);
+    }
+  }
   return static_cast<int>(std::count(with_others.begin(), with_others.end(), true));
 }
 
@@ -309,6 +315,8 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
     memory.buffers +=
         PartialGradients::bytes_of(params, gradients, of, request.part.cut.sequence_parallel);
   }
+  memory.buffers +=
+      Optimizer::buffer_bytes(request.optimizer, params, distribution, request.compute);
   if (request.log_blocks)
     memory.buffers +=
         BlockMeter::buffer_bytes(params, gradients, Optimizer::piece(request.optimizer));
@@ -327,12 +335,17 @@ std::int64_t saving_memory_max(const RunConfig::Checkpoint& config) {
 }
 
 std::int64_t checkpoint_bytes(const RunConfig& config) {
-  std::int64_t of_states = 0;
-  for (const OptimizerState& state : Optimizer::contents(config.optimizer).states)
-    of_states += static_cast<std::int64_t>(size_of(state.dtype));
-  const ParameterCount count = count_parameters(config.model);
+  const ModelParams params = declare_params(config.model);
+  const ParameterCount count = count_parameters(config.model, params);
   const auto value = static_cast<std::int64_t>(sizeof(float));
-  return value * (config.model.adapters ? count.trained : count.total) + of_states * count.trained;
+  std::int64_t bytes = value * (config.model.adapters ? count.trained : count.total);
+  for (const OptimizerState& state : Optimizer::contents(config.optimizer).states) {
+    for (const ParamMeta& param : params.metas) {
+      if (param.shares == kNoParam && param.trainable && (!state.has || state.has(param)))
+        bytes += param.shape.count() * static_cast<std::int64_t>(size_of(state.dtype));
+    }
+  }
+  return bytes;
 }
 
 }  // namespace trireme

@@ -69,6 +69,7 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StoreConten
                        Device device, const ParamDistribution& distribution)
     : params_(as_computed(std::move(params), compute)),
       compute_(compute),
+      device_(device),
       contents_(std::move(contents)),
       layout_(params_, distribution),
       trained_(params_, distribution, StoreLayout::Of::kGradients),
@@ -272,6 +273,7 @@ TensorView ParamStore::codes(ParamIndex index) const {
 
 TensorView ParamStore::optimizer_state(std::size_t slot, ParamIndex index) const {
   const StoredState& state = states_.at(slot);
+  if (!state.layout.has_room(index)) return {nullptr, contents_.states[slot].dtype, {0}};
   return owned_part(state.layout, state.memory, state.layout.sharded() ? In::kShard : In::kLocal,
                     index);
 }

@@ -72,6 +72,7 @@ class ParamStore {
   /// Elements of the global parameters, each counted on one of the ranks that hold it.
   [[nodiscard]] std::int64_t element_count() const;
   [[nodiscard]] DType compute() const { return compute_; }
+  [[nodiscard]] Device device() const { return device_; }
   [[nodiscard]] const StoreContents& contents() const { return contents_; }
 
   /// Weights of one block for as long as the object lives, in the compute type.
@@ -215,6 +216,7 @@ class ParamStore {
 
   std::vector<ParamMeta> params_;
   DType compute_;
+  Device device_;
   StoreContents contents_;
   StoreLayout layout_, trained_;
   WeightProvider* provider_ = nullptr;

@@ -83,6 +83,14 @@ for directory in gpu-optimizers gpu-optimizers-again; do
 done
 close "lion and groups: losses" gpu-optimizers cpu-optimizers 4e-3
 same_run "lion and groups: the same bits twice" gpu-optimizers 5 gpu-optimizers-again
+whole=("${short[@]}" --set optimizer.kind=muon --set optimizer.matrix_lr=0.001 --set precision.compute=bf16)
+on cpu base.json "${whole[@]}" --set run.directory=cpu-muon
+for directory in gpu-muon gpu-muon-again; do
+  on cuda-host base.json "${whole[@]}" --set run.directory=$directory
+  ends_with "muon, cuda-host" 0
+done
+close "muon: losses" gpu-muon cpu-muon 4e-3
+same_run "muon: the same bits twice" gpu-muon 5 gpu-muon-again
 binary=$cpu
 train evaluate --checkpoint gpu-optimizers --data toy --sequence-length 32 --batches 2 --ema
 ends_with "averages of a GPU's run" 0

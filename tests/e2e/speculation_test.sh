@@ -32,6 +32,7 @@ twice "1f1b" 2 --set parallel.pipeline=2
 twice "zb-h1, bf16" 2 --set parallel.pipeline=2 --set parallel.pipeline_schedule=zb-h1 --set precision.compute=bf16
 twice "lion, averages, groups" 2 --set parallel.pipeline=2 --set optimizer.kind=lion --set optimizer.ema=0.9 \
   --set 'optimizer.groups=[{"match":"norm","lr_scale":0.5}]'
+twice "muon, stage 1" 2 --set optimizer.kind=muon --set optimizer.ema=0.9 --set parallel.zero_stage=1
 for stage in 0 1 2 3; do
   twice "two data ranks, stage $stage of ZeRO" 2 --set parallel.zero_stage="$stage"
 done

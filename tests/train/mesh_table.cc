@@ -297,10 +297,9 @@ RunConfig MeshCell::config() const {
     std::vector<Problem> none;
     take_adapters(config, none);
   }
-  if (lion) {
-    config.optimizer.kind = OptimizerKind::kLion;
-    config.optimizer.betas = RunConfig::Optimizer::kLionBetas;
-  }
+  config.optimizer.kind = optimizer;
+  if (optimizer == OptimizerKind::kLion) config.optimizer.betas = RunConfig::Optimizer::kLionBetas;
+  if (optimizer == OptimizerKind::kMuon) config.optimizer.matrix_lr = 3 * config.optimizer.lr;
   if (groups) {
     config.optimizer.ema = 0.75;
     config.optimizer.groups = {{"embed", 1, std::nullopt, false},
@@ -335,7 +334,8 @@ std::string MeshCell::text() const {
   static constexpr const char* kBeside[] = {"", " beside the last layer", " beside experts",
                                             " beside the head too", " beside the head alone"};
   text += kBeside[static_cast<int>(adapted)];
-  if (lion) text += ", lion";
+  static constexpr const char* kOptimizers[] = {"", ", lion", ", muon"};
+  text += kOptimizers[static_cast<int>(optimizer)];
   if (groups) text += ", groups";
   if (pipeline > 1) text += fmt::format(", pipeline {} by {}", pipeline, schedule);
   if (z_loss > 0) text += fmt::format(", z-loss {}", z_loss);
@@ -354,7 +354,7 @@ MeshCell MeshCell::alone() const {
   one.adapted = adapted;
   one.z_loss = z_loss;
   one.groups = groups;
-  one.lion = lion;
+  one.optimizer = optimizer;
   return one;
 }
 

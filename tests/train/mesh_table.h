@@ -73,7 +73,7 @@ struct MeshCell {
   double z_loss = 0;    ///< of the head's logits
   bool groups = false;  ///< some of the parameters stand still, others have a rate of their own;
                         ///< weights are averaged; in cells that are made by hand
-  bool lion = false;    ///< likewise
+  OptimizerKind optimizer = OptimizerKind::kAdamW;  ///< likewise
 
   [[nodiscard]] int ranks() const { return pipeline * tensor * context * data; }
   /// Sequences of a step: about 12, and the data ranks and micro-batches divide them.

@@ -184,6 +184,7 @@ constexpr const char* kPlaced[] = {"run.directory",
                                    "parallel.zero_group",
                                    "optimizer.kind",
                                    "optimizer.lr",
+                                   "optimizer.matrix_lr",
                                    "lr_schedule.decay_end_step",
                                    "lr_schedule.decay_steps",
                                    "lr_schedule.decay_shape",
@@ -247,8 +248,11 @@ void draw_free_fields(Dice& dice, Json& config, const Situation& situation) {
       set_at(config, "moe.aux_coefficient", dice.pick({0.0, 0.1}));
   }
   if (dice.percent(chance)) {
-    const bool lion = value_at(config, "optimizer.eps") == nullptr && dice.percent(60);
-    set_at(config, "optimizer.kind", lion ? "lion" : "adamw");
+    const bool lion = value_at(config, "optimizer.eps") == nullptr && dice.percent(40);
+    const bool muon = !lion && dice.percent(60);
+    set_at(config, "optimizer.kind", lion ? "lion" : muon ? "muon" : "adamw");
+    if (muon && dice.percent(50))
+      set_at(config, "optimizer.matrix_lr", dice.pick<Json>({0, 1e-3, 0.02, 1e-30}));
   }
   // What has a meaning for some kinds of schedule alone.
   const Json* given = value_at(config, "lr_schedule.warmup_steps");
