@@ -24,6 +24,7 @@ struct GroupedGemmHopperKernels;
 struct GroupedGemmQuantizedGpuKernels;
 struct LatentHeadsKernels;
 struct MagnitudeKernels;
+struct MuonKernels;
 struct Nf4Kernels;
 struct NormKernels;
 struct ProjectionNormKernels;
@@ -60,6 +61,7 @@ struct GpuKernels {
   const GroupedGemmHopperKernels* grouped_gemm_sm90 = nullptr;            ///< as gemm_sm90
   const LatentHeadsKernels* latent_heads = nullptr;
   const MagnitudeKernels* magnitude = nullptr;
+  const MuonKernels* muon = nullptr;
   const Nf4Kernels* nf4 = nullptr;
   const NormKernels* norm = nullptr;
   const ProjectionNormKernels* projection_norm = nullptr;

@@ -17,6 +17,7 @@
 #include "kernels/grouped_gemm/grouped_gemm_quantized_gpu_table.h"
 #include "kernels/latent_heads/latent_heads_table.h"
 #include "kernels/magnitude/magnitude_table.h"
+#include "kernels/muon/muon_table.h"
 #include "kernels/nf4/nf4_table.h"
 #include "kernels/norm/norm_table.h"
 #include "kernels/projection_norm/projection_norm_table.h"
@@ -70,6 +71,7 @@ const GpuKernels& gpu_kernels() {
 #endif
       .latent_heads = &cuda::latent_heads_cuda,
       .magnitude = &cuda::magnitude_cuda,
+      .muon = &cuda::muon_cuda,
       .nf4 = &cuda::nf4_cuda,
       .norm = &cuda::norm_cuda,
       .projection_norm = &cuda::projection_norm_cuda,

@@ -135,6 +135,13 @@ class Checker {
     if (optimizer.state == MomentType::k8bit && !moments)
       report("optimizer.state", R"("fp32", or optimizer.kind "adamw" or "lion")",
              "is of the moments of AdamW and Lion");
+    if (optimizer.kind == OptimizerKind::kMuon) {
+      if (!optimizer.matrix_lr) optimizer.matrix_lr = optimizer.lr;
+    } else if (has("optimizer.matrix_lr")) {
+      report("optimizer.matrix_lr", "leave it out, or optimizer.kind \"muon\"",
+             "is of Muon's matrices, and there are none here");
+      optimizer.matrix_lr.reset();
+    }
     if (optimizer.kind == OptimizerKind::kScheduleFree) return check_schedule_free();
     if (optimizer.kind != OptimizerKind::kLion) return;
     if (!has("optimizer.betas")) optimizer.betas = RunConfig::Optimizer::kLionBetas;

@@ -88,10 +88,13 @@ constexpr std::string_view kRead[] = {
     "data_types.grad_accum_dtype",
     "fp16.enabled",
     "gradient_clipping",
+    "optimizer.params.adam_lr",
     "optimizer.params.adam_w_mode",
     "optimizer.params.betas",
     "optimizer.params.eps",
     "optimizer.params.lr",
+    "optimizer.params.momentum",
+    "optimizer.params.muon_lr",
     "optimizer.params.torch_adam",
     "optimizer.params.weight_decay",
     "optimizer.type",
@@ -233,24 +236,40 @@ class DeepSpeedConfig {
     const bool decoupled =
         type == "AdamW" || (type == "Adam" && truth("optimizer.params.adam_w_mode", true));
     const bool lion = type == "Lion" || type == "FusedLion" || type == "DeepSpeedCPULion";
-    if (!decoupled && !lion)
+    const bool muon = type == "Muon";
+    if (!decoupled && !lion && !muon)
       draft_.remark("optimizer.type {} is not in this version: AdamW holds", type);
-    draft_.set("optimizer.kind", lion ? "lion" : "adamw", "optimizer.type");
+    draft_.set("optimizer.kind", muon ? "muon" : lion ? "lion" : "adamw", "optimizer.type");
     if (find("optimizer.params.lr") != nullptr)
       set_number("optimizer.params.lr", "optimizer.lr", 0);
+    if (muon) convert_muon();
     const Json* betas = find("optimizer.params.betas");
     if (is_auto(betas)) {
       leave_out_auto("optimizer.params.betas", "optimizer.betas");
     } else {
-      const Json value =
-          betas == nullptr ? Json(Json::Array{Json(0.9), Json(lion ? 0.99 : 0.999)}) : *betas;
+      const Json value = betas == nullptr ? Json(Json::Array{Json(0.9), Json(muon   ? 0.95
+                                                                             : lion ? 0.99
+                                                                                    : 0.999)})
+                                          : *betas;
       RunConfig scratch;
       if (!find_field("optimizer.betas")->assign(value, scratch))
         fault("optimizer.params.betas", value, "two numbers from 0 up and below 1");
       draft_.set("optimizer.betas", value, "optimizer.params.betas");
     }
-    if (!lion) set_number("optimizer.params.eps", "optimizer.eps", 1e-8);
+    if (!lion) set_number("optimizer.params.eps", "optimizer.eps", muon ? 1e-10 : 1e-8);
     set_number("optimizer.params.weight_decay", "optimizer.weight_decay", 0);
+  }
+
+  void convert_muon() {
+    if (find("optimizer.params.adam_lr") != nullptr)
+      set_number("optimizer.params.adam_lr", "optimizer.lr", 0);
+    draft_.remark(
+        "optimizer.params.muon_lr (or lr): optimizer.matrix_lr is left out, of which a matrix's "
+        "step is 0.2 sqrt(max(rows, columns)) times here, sqrt(max(1, rows / columns)) in "
+        "DeepSpeed");
+    const auto momentum = number("optimizer.params.momentum", 0.95, "optimizer.kind");
+    if (momentum && *momentum != 0.95)
+      draft_.remark("optimizer.params.momentum {}: it is 0.95 here", *momentum);
   }
 
   void convert_scheduler() {

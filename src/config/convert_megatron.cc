@@ -7,6 +7,7 @@
 #include "config/convert_draft.h"
 #include "config/megatron_batch.h"
 #include "config/megatron_model.h"
+#include "config/megatron_muon.h"
 #include "config/problem.h"
 #include "config/shell_commands.h"
 #include "config/unbuilt.h"
@@ -232,6 +233,8 @@ class MegatronRun {
     const std::string kind = a_.text("--optimizer").value_or("adam");
     if (kind == "adam" || kind == "adamw") {
       draft_.set("optimizer.kind", "adamw", "--optimizer");
+    } else if (kind == "muon" || kind == "dist_muon") {
+      convert_megatron_muon(a_, draft_);
     } else if (!draft_.set_text(*find_field("optimizer.kind"), kind, "--optimizer")) {
       draft_.remark("--optimizer {} is not in this version: AdamW holds", kind);
     }

@@ -190,11 +190,14 @@ void add_optimizer(std::vector<Field>& list) {
   FIELD(optimizer.kind,
         .text =
             "PyTorch's AdamW; lion-pytorch's Lion, which has one moment; schedulefree's AdamW, "
-            "which averages weights at a constant rate",
+            "which averages weights at a constant rate; PyTorch's Muon of layers' matrices, AdamW "
+            "beside it",
         .peers = {"--optimizer", "optimizer.type", "optim", "optimizer.name"});
   FIELD(optimizer.lr, .text = "Learning rate after the warm-up", .example = "0.001", .minimum = 0,
         .presence = kRequired,
         .peers = {"--lr", "optimizer.params.lr", "learning_rate", "optimizer.lr"});
+  FIELD(optimizer.matrix_lr, .text = "Muon's rate of layers' matrices, scheduled as lr is",
+        .default_text = "optimizer.lr", .example = "0.002", .minimum = 0);
   FIELD(optimizer.betas,
         .text =
             "Decay of the two moments; of lion ([0.9, 0.99] where not written) the moment's share "

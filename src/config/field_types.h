@@ -29,7 +29,7 @@ struct EnumWords<AttentionKind> {
 };
 template <>
 struct EnumWords<OptimizerKind> {
-  static constexpr std::string_view kWords[] = {"adamw", "lion", "schedule-free"};
+  static constexpr std::string_view kWords[] = {"adamw", "lion", "schedule-free", "muon"};
 };
 template <>
 struct EnumWords<LrScheduleKind> {

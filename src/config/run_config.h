@@ -23,7 +23,7 @@ enum class CudaGraph : std::uint8_t { kAuto, kOff };
 enum class ResumeKind : std::uint8_t { kAuto, kNever, kMust, kStep, kDirectory };
 enum class SampleOrderKind : std::uint8_t { kShuffled, kMegatron, kSequential };
 enum class AttentionKind : std::uint8_t { kAuto, kOwn, kCudnn };
-enum class OptimizerKind : std::uint8_t { kAdamW, kLion, kScheduleFree };
+enum class OptimizerKind : std::uint8_t { kAdamW, kLion, kScheduleFree, kMuon };
 enum class LrScheduleKind : std::uint8_t { kCosine, kLinear, kConstant, kWsd };
 enum class DecayShape : std::uint8_t { kLinear, kSqrt, kCosine };
 enum class ComputePrecision : std::uint8_t { kFp32, kBf16, kFp8 };
@@ -168,6 +168,8 @@ struct RunConfig {
     MomentType state = MomentType::kFp32;
     ParamGroups groups;
     double ema = 0;  ///< decay of averaged weights; 0: none
+    /// Muon's, of the matrices of layers; scheduled as lr is.
+    std::optional<double> matrix_lr;
     friend bool operator==(const Optimizer&, const Optimizer&) = default;
   } optimizer;
 

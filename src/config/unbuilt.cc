@@ -8,15 +8,14 @@
 namespace trireme {
 
 bool is_future_key(std::string_view path) {
-  static constexpr std::string_view kKeys[] = {"model_backend.dropout", "optimizer.matrix_lr",
-                                               "parallel.offload"};
+  static constexpr std::string_view kKeys[] = {"model_backend.dropout", "parallel.offload"};
   return find_field(path) == nullptr &&
          std::find(std::begin(kKeys), std::end(kKeys), path) != std::end(kKeys);
 }
 
 bool is_future_value(std::string_view path, const Json& value) {
   static constexpr std::pair<std::string_view, std::string_view> kWords[] = {
-      {"optimizer.kind", "adafactor"}, {"optimizer.kind", "muon"}};
+      {"optimizer.kind", "adafactor"}};
   RunConfig scratch;
   const Field* field = find_field(path);
   if (field == nullptr || field->assign(value, scratch)) return false;

@@ -5,6 +5,7 @@
 
 #include "base/random.h"
 #include "config/adapters.h"
+#include "model/param_matrices.h"
 
 namespace trireme {
 
@@ -566,6 +567,7 @@ ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange
   if (config.tied_embeddings && embedding != kNoParam && !head_here)
     params.metas[embedding].tied_rank = {2, 0};
   table.freeze_base();
+  mark_matrices(params);
   table.apply_groups();
   return std::move(table.params);
 }

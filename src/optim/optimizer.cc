@@ -8,6 +8,7 @@
 #include "kernels/grad_norm/grad_norm.h"
 #include "optim/coded_moments_rule.h"
 #include "optim/elementwise_rule.h"
+#include "optim/muon_rule.h"
 #include "optim/schedule_free_rule.h"
 
 namespace trireme {
@@ -55,6 +56,14 @@ namespace {
 
 /// What an update keeps of parameters, without the average.
 std::vector<OptimizerState> states_of(const RunConfig::Optimizer& config) {
+  if (config.kind == OptimizerKind::kMuon) {
+    std::vector<OptimizerState> states = ElementwiseRule::states(OptimizerKind::kAdamW);
+    for (OptimizerState& state : states)
+      state.has = [](const ParamMeta& param) { return !param.matrix; };
+    states.push_back(
+        {MuonRule::kState, DType::kF32, [](const ParamMeta& param) { return param.matrix; }});
+    return states;
+  }
   std::vector<OptimizerState> states = ElementwiseRule::states(config.kind);
   if (config.state != MomentType::k8bit) return states;
   for (OptimizerState& state : states)
@@ -67,20 +76,25 @@ std::vector<OptimizerState> states_of(const RunConfig::Optimizer& config) {
 std::vector<std::unique_ptr<UpdateRule>> make_rules(const RunConfig::Optimizer& config,
                                                     const ParamStore& store,
                                                     const ViewChannels& channels) {
-  std::vector<UpdatedParam> params, coded;
+  const bool muon = config.kind == OptimizerKind::kMuon;
+  std::vector<UpdatedParam> params, coded, matrices;
   for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
     const ParamMeta& param = store.params()[static_cast<std::size_t>(index)];
     if (!store.has_value(index) || !param.trainable) continue;
     const bool in_8bit = config.state == MomentType::k8bit && CodedMomentsRule::takes(param);
-    (in_8bit ? coded : params)
+    (muon && param.matrix ? matrices
+     : in_8bit            ? coded
+                          : params)
         .push_back({index, param.weight_decay.value_or(param.decay ? config.weight_decay : 0),
                     param.lr_scale});
   }
   std::vector<std::unique_ptr<UpdateRule>> rules;
+  if (muon) rules.push_back(std::make_unique<MuonRule>(config, store, matrices, channels));
   if (config.kind == OptimizerKind::kScheduleFree) {
     rules.push_back(std::make_unique<ScheduleFreeRule>(config, store, params));
   } else {
-    rules.push_back(std::make_unique<ElementwiseRule>(config.kind, config, store, params));
+    rules.push_back(std::make_unique<ElementwiseRule>(muon ? OptimizerKind::kAdamW : config.kind,
+                                                      config, store, params));
   }
   if (!coded.empty())
     rules.push_back(
@@ -105,6 +119,8 @@ double Optimizer::bytes_of_update(const RunConfig::Optimizer& config) {
   // A gradient is cleared, read for the norm and for the update; values and states are read and
   // written.
   double bytes = 12 + 8 + (config.ema > 0 ? 12 : 0);
+  // Most elements are matrices': their momentum, and an update in bf16 that comes and goes.
+  if (config.kind == OptimizerKind::kMuon) return bytes + 8 + 8;
   const bool coded = config.state == MomentType::k8bit;  // of most elements
   for (const OptimizerState& state :
        coded ? CodedMomentsRule::states(config.kind) : states_of(config)) {
@@ -120,7 +136,9 @@ BlockMeter::Piece Optimizer::piece(const RunConfig::Optimizer& config) {
 
 std::int64_t Optimizer::buffer_bytes(const RunConfig::Optimizer& config,
                                      const std::vector<ParamMeta>& params,
-                                     const ParamDistribution& distribution) {
+                                     const ParamDistribution& distribution, DType compute) {
+  if (config.kind == OptimizerKind::kMuon)
+    return MuonRule::buffer_bytes(params, distribution, compute);
   if (config.kind == OptimizerKind::kScheduleFree)
     return ScheduleFreeRule::buffer_bytes(params, StoreLayout(params, distribution));
   if (config.state != MomentType::k8bit) return 0;

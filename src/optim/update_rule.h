@@ -29,6 +29,8 @@ struct UpdateChannels {
   Communicator* tensor = nullptr;  ///< along the cuts of the parameters (Distribution::tensor)
   Communicator* shard = nullptr;   ///< ZeRO's
   Communicator* copies = nullptr;
+  /// The first two as one group: by shards, within one along the cuts. Null where no rule asks.
+  Communicator* parts = nullptr;
 };
 using ViewChannels = std::array<UpdateChannels, kMeshViews.size()>;
 

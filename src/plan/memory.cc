@@ -51,6 +51,12 @@ int connected_axes(const ModelConfig& model, const MemoryRequest& request) {
                        {experts.shard.extent > 1, experts.replica.extent > 1, cut.ranks() > 1,
                         (part.fp8 || adapts_experts(model) || coded) && cut.tensor.extent > 1});
   }
+  if (request.optimizer.kind == OptimizerKind::kMuon) {
+    for (const MeshView view : kMeshViews) {
+      const Distribution& parts = part.store.of(view);
+      with_others.push_back(parts.tensor.extent * parts.shard.extent > 1);
+    }
+  }
   return static_cast<int>(std::count(with_others.begin(), with_others.end(), true));
 }
 
@@ -310,7 +316,8 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
     memory.buffers +=
         PartialGradients::bytes_of(params, gradients, of, request.part.cut.sequence_parallel);
   }
-  memory.buffers += Optimizer::buffer_bytes(request.optimizer, params, distribution);
+  memory.buffers +=
+      Optimizer::buffer_bytes(request.optimizer, params, distribution, request.compute);
   if (request.log_blocks)
     memory.buffers +=
         BlockMeter::buffer_bytes(params, gradients, Optimizer::piece(request.optimizer));

@@ -39,7 +39,7 @@ OpSeconds op_seconds(std::span<const OpTotal> totals) {
     const double of_op = static_cast<double>(op.ns) * 1e-9;
     const StepPhase phase = step_phase_of(op.phase);
     if (phase == StepPhase::kOptimizer) {
-      seconds.update += of_op;
+      if (op.flops == 0) seconds.update += of_op;  // products are a matrix's, as any other's
     } else if (phase != StepPhase::kForward && phase != StepPhase::kBackward) {
       continue;
     } else if (std::string_view(op.op).starts_with("attention")) {

@@ -28,6 +28,7 @@ StepLayout step_layout(const RunConfig& config, const ResolvedRun& run) {
   layout.sums = run.sums;
   layout.wire = config.precision.wire;
   layout.update_bytes = Optimizer::bytes_of_update(config.optimizer);
+  layout.whole_matrices = config.optimizer.kind == OptimizerKind::kMuon;
   // Hosts take part where tokens travel to experts or an auxiliary loss counts them.
   const bool host_counts = layout.expert_ranks() > 1 ||
                            (config.balance() == MoeBalance::kAux && config.aux_coefficient() != 0);

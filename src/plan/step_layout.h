@@ -31,8 +31,9 @@ struct StepLayout {
   DispatchMethod dispatch = DispatchMethod::kAllToAll;
   ReductionOrder sums = ReductionOrder::kRank;
   DType wire = DType::kF32;
-  double update_bytes = 36;  ///< that an update moves for each element (Optimizer)
-  bool recorded = false;     ///< a step is replayed as a graph: hosts launch nothing
+  double update_bytes = 36;     ///< that an update moves for each element (Optimizer)
+  bool whole_matrices = false;  ///< layers' matrices are updated as wholes (Muon)
+  bool recorded = false;        ///< a step is replayed as a graph: hosts launch nothing
   const Schedule* schedule = nullptr;
   std::vector<ChunkRange> stages;  ///< of each virtual stage
 

@@ -7,6 +7,7 @@
 #include "base/math.h"
 #include "config/adapters.h"
 #include "pipeline/simulate.h"
+#include "plan/matrix_time.h"
 
 namespace trireme {
 
@@ -19,6 +20,7 @@ struct StagePart {
   PartTime time;
   PartSize size, layers;  ///< of all that is trained; of its layers alone, what is read
   PartSize read_back;     ///< of its layers, what B reads
+  MatrixWorks matrices;   ///< where they are updated as wholes
   double layer_count = 0, layers_back = 0, blocks = 0;
   bool embedding = false, head = false;
 };
@@ -38,6 +40,8 @@ class StageSums {
       stage.size.experts += kind.trained.experts;
       stage.layers.dense += kind.size.dense;
       stage.layers.experts += kind.size.experts;
+      for (std::size_t view = 0; view < kind.matrices.size(); ++view)
+        stage.matrices[view] += kind.matrices[view];
       if (!kind.goes_back) continue;
       stage.read_back.dense += kind.size.dense;
       stage.read_back.experts += kind.size.experts;
@@ -62,6 +66,7 @@ class StageSums {
     bool fp8 = false, goes_back = true;
     PartTime time;
     PartSize size, trained;
+    MatrixWorks matrices;
   };
   const Kind& kind_of(std::int64_t layer) {
     const bool fp8 = layout_.fp8 && layer >= layout_.fp8->bf16_layers[0] &&
@@ -72,8 +77,15 @@ class StageSums {
           model_.layer(kind.layer) == model_.layer(layer))
         return kind;
     }
-    kinds_.push_back({layer, fp8, goes_back, parts_.layer(layer), parts_.layer_size(layer),
-                      parts_.trained_size(layer)});
+    kinds_.push_back({layer,
+                      fp8,
+                      goes_back,
+                      parts_.layer(layer),
+                      parts_.layer_size(layer),
+                      parts_.trained_size(layer),
+                      {}});
+    if (layout_.whole_matrices)
+      kinds_.back().matrices = matrix_work(model_, layer, layout_, parts_.ops());
     return kinds_.back();
   }
   const ModelConfig& model_;
@@ -96,6 +108,10 @@ class DataAxis {
     const std::int64_t expert_data = layout.expert_data_ranks();
     groups_[1] =
         group(expert_data, std::gcd(layout.zero_ranks, expert_data), layout.expert_ranks());
+    const std::int64_t expert_tensor = layout.expert_tensor;
+    parts_of_[0] = LinkTime(cluster, layout.zero_ranks * tensor, 1);
+    parts_of_[1] = LinkTime(cluster, groups_[1].shards.ranks() * expert_tensor,
+                            expert_tensor > 1 ? 1 : layout.expert);
   }
 
   /// Gradients of a stage, once. `again`: they are added to those of micro-batches before.
@@ -140,6 +156,23 @@ class DataAxis {
     const LinkTime all(cluster_, layout_.mesh.size(), 1);
     return parts_.ops().memory(each * owned) + 2 * all.ring(8);
   }
+  /// Of matrices that are updated as wholes: what a rank computes, and what travels before and
+  /// behind that.
+  [[nodiscard]] double orthogonalize(const MatrixWorks& matrices) const {
+    double seconds = 0;
+    for (std::size_t i = 0; i < matrices.size(); ++i)
+      seconds += shared_seconds(matrices[i], parts_of_[i].ranks());
+    return seconds;
+  }
+  [[nodiscard]] PassTime parts_of(const MatrixWorks& matrices) const {
+    PassTime pass;
+    for (std::size_t i = 0; i < matrices.size(); ++i) {
+      const Axis cut = i == 0 ? Axis::kTensor : Axis::kExpert;
+      pass += parts_time(matrices[i], parts_of_[i], layout_.compute,
+                         groups_[i].shards.ranks() == 1 ? cut : Axis::kData);
+    }
+    return pass;
+  }
 
  private:
   struct Group {
@@ -180,6 +213,8 @@ class DataAxis {
   const PartTimes& parts_;
   std::array<Group, 2> groups_ = {Group{{cluster_, 1, 1}, {cluster_, 1, 1}},
                                   Group{{cluster_, 1, 1}, {cluster_, 1, 1}}};
+  /// Ranks that hold one copy of a view's parameters.
+  std::array<LinkTime, 2> parts_of_ = {LinkTime{cluster_, 1, 1}, LinkTime{cluster_, 1, 1}};
 };
 
 class Prediction {
@@ -288,9 +323,8 @@ class Prediction {
   };
   [[nodiscard]] AfterActions after_actions(int rank) const {
     PassTime once;
-    PartSize size;
-    sum_over_data(rank, once, size);
-    return {once.seconds(), data_.update(size)};
+    const double update = sum_over_data(rank, once);
+    return {once.seconds(), update};
   }
 
   /// Bytes that a stage hands on.
@@ -410,10 +444,8 @@ class Prediction {
     step.bubble = waits - std::min(waits, late);
     step.seconds = end;
     PassTime once;
-    PartSize size;
-    sum_over_data(rank, once, size);
+    step.optimizer = sum_over_data(rank, once);
     count(step, once);
-    step.optimizer = data_.update(size);
     step.seconds += once.seconds() + step.optimizer;
     step.bytes[Axis::kPipeline] += pipeline_bytes(rank);
     return step;
@@ -429,8 +461,10 @@ class Prediction {
     return step;
   }
 
-  /// What a step has of the data axis beside its actions.
-  void sum_over_data(int rank, PassTime& once, PartSize& size) const {
+  /// What a step has of the data axis beside its actions; returns the seconds of its update.
+  double sum_over_data(int rank, PassTime& once) const {
+    PartSize size;
+    MatrixWorks matrices;
     double forward = 0, backward = 0, blocks = 0;
     bool embedding = false;
     for (std::size_t s = 0; s < stages_.size(); ++s) {
@@ -442,12 +476,16 @@ class Prediction {
       backward += stage.time.backward.compute;
       blocks += stage.blocks;
       embedding |= stage.embedding;
+      for (std::size_t view = 0; view < matrices.size(); ++view)
+        matrices[view] += stage.matrices[view];
     }
     if (layout_.zero_stage < 2) once += data_.reduce(size, {backward, blocks}, false);
     if (layout_.zero_stage == 1 || layout_.zero_stage == 2)
       once += data_.gather(size, {forward, blocks});
     if (layout_.zero_stage == 3 && embedding)
       once += data_.gather({parts_.vocabulary_size(), 0}, {0, 1});
+    once += data_.parts_of(matrices);
+    return data_.update(size) + data_.orthogonalize(matrices);
   }
 
   [[nodiscard]] double pipeline_bytes(int rank) const {

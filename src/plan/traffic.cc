@@ -7,6 +7,7 @@
 #include "model/fp8_linear.h"
 #include "model/head.h"
 #include "model/walk.h"
+#include "optim/matrix_share.h"
 #include "optim/optimizer.h"
 #include "store/buckets.h"
 #include "store/partial_gradients.h"
@@ -35,6 +36,7 @@ class Count {
 
   std::vector<Traffic> run() {
     data();
+    parts();
     tensor();
     context();
     pipeline();
@@ -101,6 +103,17 @@ class Count {
   }
   /// To the rank that joins a part, and from there to all.
   static Moved joined(std::int64_t bytes) { return {bytes, bytes > 0 ? 2 : 0, 0}; }
+  /// Of matrices that are updated as wholes.
+  void parts() {
+    if (request_.optimizer.kind != OptimizerKind::kMuon) return;
+    for (const MeshView view : kMeshViews) {
+      const MatrixShare::Cost cost = MatrixShare(params_.metas, request_.part.store, view).cost();
+      const Axis cut = view == MeshView::kDense ? Axis::kTensor : Axis::kExpert;
+      const bool sharded = layout_.distribution(view).shard.extent > 1;
+      add(sharded ? Axis::kData : cut, "updates",
+          {cost.elements_sent * element_, cost.transfers, 0});
+    }
+  }
 
   [[nodiscard]] DType wire(MeshView view) const {
     return GradientReduction::wire_of(gradients_, view, request_.wire);

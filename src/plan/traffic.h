@@ -11,8 +11,9 @@ namespace trireme {
 /// What a rank moves of one kind in a step.
 struct Traffic {
   Axis axis;
-  const char* kind;        ///< "gradients", "weights", "activations", "statistics", "keys_values"
-  std::int64_t bytes = 0;  ///< sent
+  const char*
+      kind;  ///< "gradients", "weights", "updates", "activations", "statistics", "keys_values"
+  std::int64_t bytes = 0;      ///< sent
   std::int64_t transfers = 0;  ///< started: of a CPU's over shared memory, which need no rounds
   std::int64_t copies = 0;     ///< into staging memory and out of it; each is one launch
   /// Sent at most, where a router decides how much; `bytes` are then those of equally likely

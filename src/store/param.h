@@ -57,7 +57,10 @@ struct ParamMeta {
   bool nf4 = false;                 ///< of the base: products read it from codes in NF4
   bool in_f32 = false;              ///< a model that computes in bf16 reads it in fp32 all the same
   bool trainable = true;            ///< else it has no gradient and no state of the optimizer
-  double lr_scale = 1;              ///< of the optimizer's rate
+  /// Of a layer's products (attention, MLP, experts, adapters beside them; not what chooses
+  /// experts): what updates of whole matrices take.
+  bool matrix = false;
+  double lr_scale = 1;                      ///< of the optimizer's rate
   std::optional<double> weight_decay = {};  ///< in place of the optimizer's
   /// What adapters stand beside (AdapterConfig): not trained, read anew at each start, in no
   /// checkpoint, without an fp32 value where products read another type. Until ZeRO stage 3 every

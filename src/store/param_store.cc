@@ -280,6 +280,7 @@ TensorView ParamStore::codes(ParamIndex index) const {
 
 TensorView ParamStore::optimizer_state(std::size_t slot, ParamIndex index) const {
   const StoredState& state = states_.at(slot);
+  if (!state.layout.has_room(index)) return {nullptr, contents_.states[slot].dtype, {0}};
   return owned_part(state.layout, state.memory, state.layout.sharded() ? In::kShard : In::kLocal,
                     index);
 }

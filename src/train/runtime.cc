@@ -61,6 +61,14 @@ bool joins_experts_tensor(const RunConfig& config, const RankPart& part) {
   return part.fp8 || adapts_experts(config.model) || config.optimizer.state == MomentType::k8bit;
 }
 
+/// The ranks of `stage` that hold one copy together, counted by shards, within one by the tensor
+/// axis; alone where no update asks. `other`: equal for those that hold parts of the same.
+std::unique_ptr<Communicator> parts_of(Communicator& stage, const RunConfig& config,
+                                       const AxisRank& replica, int other) {
+  if (config.optimizer.kind != OptimizerKind::kMuon) return make_self_communicator();
+  return stage.split(other * replica.extent + replica.index);
+}
+
 const std::vector<ProgramStep>& steps_of(const Program& program,
                                          const Communicator& pipeline_group) {
   return program.ranks.at(static_cast<std::size_t>(pipeline_group.rank()));
@@ -84,7 +92,10 @@ ExpertChannels::ExpertChannels(Communicator& stage, const RankPart& part, const 
       shard_reduce(channel_of(*shard_group, "expert.reduce", maker, gpus, maker.sums.data_shards)),
       shard_gather(channel_of(*shard_group, "expert.gather", maker, gpus)),
       copy_reduce(channel_of(*copy_group, part.store.sharded() ? "expert.copies" : "expert.reduce",
-                             maker, gpus, maker.sums.data_copies)) {}
+                             maker, gpus, maker.sums.data_copies)),
+      parts_group(parts_of(stage, config, part.store.of(MeshView::kExpert).replica,
+                           part.cut.expert.expert.index)),
+      parts(channel_of(*parts_group, "expert.parts", maker, gpus)) {}
 
 Channels::Channels(Communicator& replica, const MeshShape& mesh, const RankPart& part,
                    const Pipeline& pipeline, const RunConfig& config, const ChannelMaker& maker)
@@ -109,6 +120,10 @@ Channels::Channels(Communicator& replica, const MeshShape& mesh, const RankPart&
           channel_of(*same_heads_group, "tensor.heads", maker, gpus.get(), maker.sums.same_heads)),
       context(channel_of(*context_group, "context", maker, gpus.get(), maker.sums.context)),
       ends(channel_of(*ends_group, "pipeline.ends", maker, pipeline_gpus.get())),
+      parts_group(
+          parts_of(replica, config, part.store.of(MeshView::kDense).replica,
+                   mesh.group_color({Axis::kData, Axis::kContext, Axis::kTensor}, replica.rank()))),
+      parts(channel_of(*parts_group, "data.parts", maker, gpus.get())),
       links(*pipeline_group, pipeline.placement, [&](Communicator& group, const char* name) {
         return channel_of(group, name, maker, pipeline_gpus.get());
       }) {
@@ -127,9 +142,10 @@ ExpertAxis Channels::expert_axis(const ExpertCut& cut, DispatchMethod method) co
 }
 
 ViewChannels Channels::of_updates() const {
-  ViewChannels of{{{tensor.get(), shard_reduce.get(), copy_reduce.get()}, {}}};
+  ViewChannels of{{{tensor.get(), shard_reduce.get(), copy_reduce.get(), parts.get()}, {}}};
   if (experts)
-    of[1] = {experts->tensor.get(), experts->shard_reduce.get(), experts->copy_reduce.get()};
+    of[1] = {experts->tensor.get(), experts->shard_reduce.get(), experts->copy_reduce.get(),
+             experts->parts.get()};
   return of;
 }
 
@@ -144,10 +160,12 @@ ByAxis Channels::sum(std::int64_t TrafficCounters::*counter) const {
   sum[Axis::kData] = of({shard_reduce.get(), shard_gather.get(), copy_reduce.get()});
   sum[Axis::kContext] = of({context.get()});
   sum[Axis::kTensor] = of({tensor.get(), same_heads.get()});
+  sum[shard_group->size() > 1 ? Axis::kData : Axis::kTensor] += of({parts.get()});
   if (!experts) return sum;
   sum[Axis::kData] +=
       of({experts->shard_reduce.get(), experts->shard_gather.get(), experts->copy_reduce.get()});
   sum[Axis::kExpert] = of({experts->dispatch.get(), experts->tensor.get()});
+  sum[experts->shard_group->size() > 1 ? Axis::kData : Axis::kExpert] += of({experts->parts.get()});
   return sum;
 }
 

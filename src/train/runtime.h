@@ -58,6 +58,7 @@ struct ExpertChannels {
   /// Of maxima of fp8 weights and of moments in 8 bits, and of gradients of adapters; "expert"
   const std::unique_ptr<Communicator> tensor;
   const std::unique_ptr<Communicator> shard_reduce, shard_gather, copy_reduce;  ///< "data"
+  const std::unique_ptr<Communicator> parts_group, parts;  ///< as Channels', or "expert"
 };
 
 /// The groups of ranks that a rank moves data with, each transfer of a kind on a channel of its
@@ -76,8 +77,11 @@ struct Channels {
   const std::unique_ptr<Communicator> tensor, same_heads;                       ///< "tensor"
   const std::unique_ptr<Communicator> context;                                  ///< "context"
   const std::unique_ptr<Communicator> ends;  ///< "pipeline": both ends of the model, in its order
-  StageLinks links;                          ///< "pipeline"
-  std::optional<ExpertChannels> experts;     ///< in a model with experts
+  /// Of one copy of the stage's parameters, for updates of whole matrices (Muon); "data", or
+  /// "tensor" without shards
+  const std::unique_ptr<Communicator> parts_group, parts;
+  StageLinks links;                       ///< "pipeline"
+  std::optional<ExpertChannels> experts;  ///< in a model with experts
 
   [[nodiscard]] ExpertAxis expert_axis(const ExpertCut& cut, DispatchMethod method) const;
   /// Those of experts' tensor axis join nothing unless ExpertChannels::tensor does.

@@ -4,6 +4,7 @@
 #include "bench/op_bench.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/grad_norm/grad_norm.h"
+#include "kernels/muon/muon.h"
 #include "kernels/nf4/nf4.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/shards/shards.h"
@@ -65,6 +66,28 @@ std::function<void(Context&)> adamw_8bit_of(Operands& operands) {
   return [tensors](Context& context) {
     adamw_8bit_update(context, tensors, {}, {1e-6, 0.1, 0.05, 1});
   };
+}
+
+/// Of the largest weight of a layer; the type is that of the update.
+std::function<void(Context&)> muon_momentum_of(Operands& operands) {
+  const Shape shape = largest_weight(operands.size);
+  const MuonMomentumTensor tensor{operands.f32(shape), operands.f32(shape), operands.typed(shape)};
+  return [=](Context& context) { muon_momentum(context, {&tensor, 1}, 0.95, 1); };
+}
+std::function<void(Context&)> muon_update_of(Operands& operands) {
+  const Shape shape = largest_weight(operands.size);
+  const MuonUpdateTensor tensor{operands.f32(shape), {}, operands.typed(shape), 1, 0.1};
+  return [=](Context& context) { muon_update(context, {&tensor, 1}, 1e-6); };
+}
+std::function<void(Context&)> newton_schulz_operand_of(Operands& operands) {
+  const Shape shape = largest_weight(operands.size);
+  const TensorView operand = operands.typed(shape), sum = operands.f32(shape);
+  return [=](Context& context) { newton_schulz_operand(context, operand, sum, 1, 1); };
+}
+std::function<void(Context&)> newton_schulz_polynomial_of(Operands& operands) {
+  const Shape shape{operands.size.hidden, operands.size.hidden};
+  const TensorView gram = operands.typed(shape), square = operands.f32(shape);
+  return [=](Context& context) { newton_schulz_polynomial(context, gram, square, 0.5F, 0.5F); };
 }
 
 std::function<void(Context&)> grad_norm_of(Operands& operands) {
@@ -211,6 +234,10 @@ std::function<void(Context&)> column_sum_of(Operands& operands) {
 void add_parameter_ops() {
   add_op("adamw_update", kBothTypes, adamw_of);
   add_op("adamw_8bit_update", kBothTypes, adamw_8bit_of);
+  add_op("muon_momentum", kBothTypes, muon_momentum_of);
+  add_op("muon_update", kBothTypes, muon_update_of);
+  add_op("newton_schulz_operand", kBothTypes, newton_schulz_operand_of);
+  add_op("newton_schulz_polynomial", kBothTypes, newton_schulz_polynomial_of);
   add_op("grad_norm", kOnlyF32, grad_norm_of);
   add_op("cast", kBothTypes, cast_of);
   add_op("clear", kOnlyF32, clear_of);

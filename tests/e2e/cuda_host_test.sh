@@ -91,6 +91,14 @@ for graph in auto off; do
 done
 close "schedule-free: losses" gpu-free-auto cpu-free 4e-3
 same_run "schedule-free: the same bits without a CUDA graph" gpu-free-off 5 gpu-free-auto
+whole=("${short[@]}" --set optimizer.kind=muon --set optimizer.matrix_lr=0.001 --set precision.compute=bf16)
+on cpu base.json "${whole[@]}" --set run.directory=cpu-muon
+for directory in gpu-muon gpu-muon-again; do
+  on cuda-host base.json "${whole[@]}" --set run.directory=$directory
+  ends_with "muon, cuda-host" 0
+done
+close "muon: losses" gpu-muon cpu-muon 4e-3
+same_run "muon: the same bits twice" gpu-muon 5 gpu-muon-again
 binary=$cpu
 train evaluate --checkpoint gpu-optimizers --data toy --sequence-length 32 --batches 2 --ema
 ends_with "averages of a GPU's run" 0

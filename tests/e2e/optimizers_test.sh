@@ -6,6 +6,7 @@ tied=(--set model.tie_word_embeddings=true --set model.num_key_value_heads=2)
 groups=(--set 'optimizer.groups=[{"match":"embed_tokens","trainable":false},{"match":"norm","lr_scale":2,"weight_decay":0.1},
   {"match":"layers.0.*down_proj","trainable":false}]' --set optimizer.ema=0.9)
 lion=(--set optimizer.kind=lion --set optimizer.lr=0.0003)
+muon=(--set optimizer.kind=muon --set optimizer.matrix_lr=0.004)
 short=(--set run.steps=8 --set batch.micro=1)
 
 # in_parts NAME OPTIONS...: eight steps at once, and five and three on two ranks of ZeRO stage 3.
@@ -43,11 +44,28 @@ train evaluate --checkpoint free-whole --data toy --sequence-length 32 --batches
 check "schedule-free: the run's last evaluation is that of its checkpoint" awk -v a="$(sed -n 's/.*"loss":\([0-9.]*\).*/\1/p' out)" \
   -v b="$(grep '"kind":"evaluation"' free-whole/metrics.jsonl | tail -n 1 | sed 's/.*"loss":\([0-9.]*\).*/\1/')" \
   'BEGIN { d = a - b; exit !(a > 0 && d < 1e-5 && d > -1e-5) }'
+in_parts muon "${muon[@]}" --set optimizer.ema=0.5
 names=$(tensors_of "$(folder_of groups 8)")
 check "what stands still has a value" grep -q 'parameters/model.embed_tokens.weight' <<<"$names"
 check "and no moments" [ "$(grep -c 'optimizer/model.embed_tokens' <<<"$names")" = 0 ]
 check "averages of what is trained" grep -q 'ema/model.norm.weight' <<<"$names"
 check "lion has one moment" [ "$(tensors_of "$(folder_of lion 8)" | grep -c exp_avg_sq)" = 0 ]
+names=$(tensors_of "$(folder_of muon 8)")
+check "matrices have a momentum" grep -q 'optimizer/model.layers.0.mlp.up_proj.weight/momentum_buffer' <<<"$names"
+check "and nothing of AdamW's" [ "$(grep -c '_proj.weight/exp_avg' <<<"$names")" = 0 ]
+check "all else has AdamW's moments" grep -q 'optimizer/model.embed_tokens.weight/exp_avg_sq' <<<"$names"
+check "and no momentum" [ "$(grep -c 'embed_tokens.weight/momentum_buffer' <<<"$names")" = 0 ]
+# Matrices are updated alike wherever they are, so that meshes part no more than with AdamW.
+heads=(--set model.num_key_value_heads=2)
+ranks 2 base.json "${short[@]}" "${muon[@]}" "${heads[@]}" --set run.directory=muon-mesh --set parallel.zero_stage=1 --set run.exit_at_step=4
+ranks 2 base.json "${short[@]}" "${muon[@]}" "${heads[@]}" --set run.directory=muon-mesh --set parallel.tensor=2 --set run.exit_at_step=6
+ends_with "matrices in rows, then in parts of another kind" 0
+train base.json "${short[@]}" "${muon[@]}" "${heads[@]}" --set run.directory=muon-mesh
+train base.json "${short[@]}" "${muon[@]}" "${heads[@]}" --set run.directory=muon-alone
+close "muon on three meshes: losses" muon-mesh muon-alone 1e-3
+train base.json "${short[@]}" "${muon[@]}" "${heads[@]}" --set run.directory=muon-blocks --set log.blocks=true --set log.interval_steps=1
+ends_with "muon, norms of blocks" 0
+same_run "muon, norms of blocks" muon-blocks 8 muon-alone
 ranks 2 base.json "${short[@]}" "${tied[@]}" "${groups[@]}" --set parallel.pipeline=2 --set parallel.pipeline_schedule=zb-h1 \
   --set run.directory=stages
 ends_with "groups on two stages" 0
@@ -81,6 +99,9 @@ ends_with "averages of an export" 2
 train base.json "${short[@]}" "${lion[@]}" "${groups[@]}" --set run.directory=without --set run.steps=10
 ends_with "another kind" 0
 says "another kind: its moments begin anew" "moments begin anew"
+train base.json --set run.directory=without --set run.steps=11 --set batch.micro=1 "${muon[@]}"
+ends_with "a kind of whole matrices" 0
+says "a kind of whole matrices: moments begin anew" "moments begin anew"
 train base.json --set run.directory=without --set run.steps=12 --set batch.micro=1 --set optimizer.ema=0.9
 ends_with "all is trained again" 0
 check "and has moments" grep -q 'optimizer/model.embed_tokens.weight/exp_avg_sq' <<<"$(tensors_of "$(folder_of without 12)")"
@@ -90,6 +111,10 @@ train export --checkpoint plain --output hf
 lora=(--set init.weights=hf --set lora.rank=2 --set 'optimizer.groups=[{"match":"lora_B","lr_scale":4}]' --set optimizer.ema=0.5)
 train base.json "${short[@]}" "${lora[@]}" --set run.directory=tuned
 ends_with "groups of adapters" 0
+train base.json "${short[@]}" --set init.weights=hf --set lora.rank=2 "${muon[@]}" --set run.directory=whole-adapters
+ends_with "adapters as whole matrices" 0
+check "both factors have a momentum" same 2 \
+  "$(tensors_of "$(folder_of whole-adapters 8)" | grep -o 'layers.0[a-z_.]*q_proj.lora_[AB].weight/momentum_buffer' | sort -u | wc -l)"
 train export --checkpoint tuned --output peft --ema
 ends_with "export --ema of adapters" 0
 train export --checkpoint tuned --output merged --merge --ema
@@ -108,10 +133,13 @@ refused "a name that is none" 'optimizer.groups=[{"match":"embed_tokns"}]' 'opti
 refused "a part of one product" 'optimizer.groups=[{"match":"k_proj","trainable":false}]' 'gradients are one product'
 refused "nothing to train" 'optimizer.groups=[{"match":"*","trainable":false}]' 'nothing to train'
 refused "averages of averages" 'optimizer={"lr":1,"kind":"schedule-free","ema":0.9}' 'optimizer.ema'
+refused "a rate of matrices with adamw" 'optimizer.matrix_lr=0.1' 'optimizer.matrix_lr.*Muon'
 refused "eps of lion" 'optimizer={"lr":1,"kind":"lion","eps":1e-8}' 'optimizer.eps'
 train base.json "${free[@]}" --set lr_schedule.kind=cosine --set run.directory=no
 ends_with "a schedule beside schedule-free" 2
 says "a schedule beside schedule-free: why" 'lr_schedule.kind'
 train plan base.json "${groups[@]}" --json
 ends_with "plan" 0
+train plan base.json "${muon[@]}" --json
+ends_with "plan of muon" 0
 finish

@@ -5,6 +5,7 @@ usage: make_optimizers_golden.py [--output DIR] [--only CASE]
 """
 
 import argparse
+import contextlib
 import pathlib
 import re
 
@@ -12,6 +13,7 @@ import torch
 from lion_pytorch import Lion
 from safetensors.torch import save_file
 from schedulefree import AdamWScheduleFree
+from torch.overrides import TorchFunctionMode
 
 from cases import BATCH, TOKENS
 from make_model_golden import HERE, load_case, write_json
@@ -44,8 +46,42 @@ CASES = {
         "groups": [{"match": "mlp", "lr_scale": 0.5}]},
         ("model.norm.weight", "model.layers.0.input_layernorm.weight",
          "model.layers.1.self_attn.k_proj.weight")),
+    "muon": ("llama_gqa", {
+        "kind": "muon", "matrix_lr": 3e-3,
+        "groups": [{"match": "mlp", "lr_scale": 0.5, "weight_decay": 0.2}]},
+        ("model.norm.weight", "model.layers.0.mlp.down_proj.weight", "model.layers.1.self_attn.k_proj.weight")),
+    "muon_gpt2": ("gpt2", {"kind": "muon"},
+                  ("transformer.wpe.weight", "transformer.h.0.attn.c_attn.weight", "transformer.h.1.mlp.c_proj.weight",
+                   "transformer.h.1.mlp.c_proj.bias")),
+    "muon_bf16": ("llama_gqa", {"kind": "muon", "matrix_lr": 3e-3},
+                  ("model.layers.0.mlp.down_proj.weight", "model.layers.1.self_attn.k_proj.weight")),
 }
+# PyTorch orthogonalises in bf16 whatever the type of a gradient; elsewhere all is float64 here.
+ROUNDED = ("muon_bf16",)
 CLIP = 1.0
+
+
+class _NoRounding(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **{key: torch.float64 if value is torch.bfloat16 else value
+                                  for key, value in (kwargs or {}).items()})
+
+
+def is_matrix(name, parameter):
+    """Of a layer's products, none of which chooses experts."""
+    return parameter.dim() == 2 and re.search(r"\.(layers|h)\.\d+\.", name) is not None
+
+
+class Together:
+    """Several optimizers as one."""
+
+    def __init__(self, *optimizers):
+        self.optimizers = [each for each in optimizers if each is not None]
+        self.param_groups = [group for each in self.optimizers for group in each.param_groups]
+
+    def step(self):
+        for each in self.optimizers:
+            each.step()
 
 
 def group_of(section, name):
@@ -58,14 +94,19 @@ def group_of(section, name):
 
 
 def make_optimizer(model, section):
-    groups = []
+    groups, matrices = [], []
+    muon = section.get("kind") == "muon"
+    lr = section.get("lr", RECIPE["lr"])
+    matrix_scale = section.get("matrix_lr", lr) / lr
     for name, parameter in model.named_parameters():
         group = group_of(section, name)
         parameter.requires_grad_(group.get("trainable", True))
         if parameter.requires_grad:
             decay = RECIPE["weight_decay"] if parameter.dim() >= 2 else 0.0
-            groups.append({"params": [parameter], "scale": group.get("lr_scale", 1),
-                           "weight_decay": group.get("weight_decay", decay)})
+            whole = muon and is_matrix(name, parameter)
+            (matrices if whole else groups).append(
+                {"params": [parameter], "scale": group.get("lr_scale", 1) * (matrix_scale if whole else 1),
+                 "weight_decay": group.get("weight_decay", decay)})
     betas = tuple(section.get("betas", RECIPE["betas"]))
     if section.get("kind") == "lion":
         return Lion(groups, lr=1.0, betas=betas)
@@ -73,7 +114,11 @@ def make_optimizer(model, section):
         for group in groups:
             group["lr"] = section["lr"] * group["scale"]
         return AdamWScheduleFree(groups, betas=betas, eps=RECIPE["eps"], warmup_steps=WARMUP)
-    return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=RECIPE["eps"])
+    adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=RECIPE["eps"])
+    if not muon:
+        return adamw
+    return Together(torch.optim.Muon(matrices, lr=0.0, momentum=0.95, nesterov=True, adjust_lr_fn="match_rms_adamw"),
+                    adamw)
 
 
 def train(model, ids, section):
@@ -118,7 +163,8 @@ def make_case(root, case):
     config, state = load_case(of)
     ids, _ = training_stream(of)
     with strict_double():
-        losses, norms, rates, parameters, states = train(build_double(config, state), ids, section)
+        with contextlib.nullcontext() if case in ROUNDED else _NoRounding():
+            losses, norms, rates, parameters, states = train(build_double(config, state), ids, section)
     rate = section.get("lr", RECIPE["lr"])
     write_json(folder / "expected.json", {
         **RECIPE, "model": of, "lr": rate, "min_lr": RECIPE["min_lr"] * rate / RECIPE["lr"], "clip_grad_norm": CLIP,

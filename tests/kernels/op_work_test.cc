@@ -19,6 +19,7 @@
 #include "kernels/grad_norm/grad_norm.h"
 #include "kernels/grouped_gemm/grouped_gemm.h"
 #include "kernels/latent_heads/latent_heads.h"
+#include "kernels/muon/muon.h"
 #include "kernels/nf4/nf4.h"
 #include "kernels/norm/norm.h"
 #include "kernels/quantize/quantize.h"
@@ -467,6 +468,16 @@ TEST_F(OpWorkTest, weights_and_gradients_move_once) {
   const AveragedTensor averages[] = {{a, b}};
   average_update(context_, averages, 0.5);
   expect_work("average_update", 0, 3 * 4 * kT * kC);
+  const MuonMomentumTensor momenta[] = {{a, b, half}};
+  muon_momentum(context_, momenta, 0.95, 1);
+  expect_work("muon_momentum", 0, (3 * 4 + 2) * kT * kC);
+  const MuonUpdateTensor updates[] = {{a, {}, half}};
+  muon_update(context_, updates, 0);
+  expect_work("muon_update", 0, (2 * 4 + 2) * kT * kC);
+  newton_schulz_operand(context_, half, a, 1, 1);
+  expect_work("newton_schulz_operand", 0, (2 * 4 + 2) * kT * kC);
+  newton_schulz_polynomial(context_, half, a, 1, 1);
+  expect_work("newton_schulz_polynomial", 0, (2 * 2 + 4) * kT * kC);
 }
 
 TEST_F(OpWorkTest, fp8_moves_codes_and_scales_once) {

@@ -283,7 +283,7 @@ CROSS_ENTROPY_Z = [
 UPDATE_FILES = ["kernels/update/update_cuda.cu", "kernels/update/update_rules.cuh"]
 ADAMW = [
     ("a step without the tensor's factor", [("step.step_size * lr_scale", "step.step_size")]),
-    ("no decay", [("static_cast<float>(step.lr * decay), of", "0.0F, of")]),
+    ("no decay", [("static_cast<float>(step.lr * decay),", "0.0F,")]),
 ]
 
 LION = [
@@ -333,6 +333,21 @@ AVERAGE = [
      [("      [&](std::int64_t i) { average_group<1>(tensor, i, share); });", "      [&](std::int64_t) {});")]),
 ]
 
+MUON = [
+    ("no clip", [("__fmul_rn(gradient.at[k], args.gradient_scale)", "gradient.at[k]")]),
+    ("the momentum as it was", [("  store(tensor.state + i, m);\n", "")]),
+    ("no momentum of Nesterov's kind", [("__fmaf_rn(args.momentum, __fadd_rn(m.at[k], -g), g)", "m.at[k]")]),
+    ("the other share of the gradient", [("__fmaf_rn(args.one_minus_momentum, ", "__fmaf_rn(args.momentum, ")]),
+    ("no decay", [("__fmaf_rn(-decay, p.at[k], p.at[k])", "__fmaf_rn(-decay, 0.0F, p.at[k])")]),
+    ("a step upwards", [("__fmaf_rn(-step, ", "__fmaf_rn(step, ")]),
+    ("no copy", [("  if (tensor.out != nullptr) store(static_cast<bf16*>(tensor.out) + i, copy);\n", "")]),
+    ("the last element left out", [("i < end; i += kThreads) of_one(i);", "i + 1 < end; i += kThreads) of_one(i);")]),
+    ("four at once wherever they stand", [("  if ((bits(tensor.state) | bits(tensor.in) | bits(tensor.out)) % 16 == 0) {", "  if ((bits(tensor.state) | bits(tensor.in) | bits(tensor.out)) % 16 >= 0) {")]),
+    ("the sum of what was not rounded", [("__fmul_rn(to_float(rounded.at[k]), factor)", "__fmul_rn(__fmul_rn(in.at[k], scale), factor)")]),
+    ("an operand that is not scaled", [("from_float<T>(__fmul_rn(in.at[k], scale))", "from_float<T>(__fmul_rn(in.at[k], scale * scale))")]),
+    ("no linear part", [("__fmul_rn(to_float(in.gram.at[k]), linear)", "__fmul_rn(0.0F, linear)")]),
+]
+
 PLANTED = {
     "activation_codes": [("ActivationCodes.", ["kernels/activation_codes/activation_codes_cuda.cu"], ACTIVATION_CODES)],
     "attention": [
@@ -347,6 +362,7 @@ PLANTED = {
     "expert_rows": [("WeightedGluCodesTest.", ["kernels/expert_rows/weighted_glu_codes_cuda.cu"], WEIGHTED_GLU_CODES)],
     "quantize": [("QuantizeSegmentsTest.", ["kernels/quantize/quantize_segments_cuda.cu", "kernels/quantize/quantize_segments.cuh"], QUANTIZE_SEGMENTS)],
     "cross_entropy": [("CrossEntropy.", ["kernels/cross_entropy/cross_entropy_cuda.cu"], CROSS_ENTROPY_Z)],
+    "muon": [("Muon.", ["kernels/muon/muon_cuda.cu"], MUON)],
     "update": [("AdamWUpdate.", UPDATE_FILES, ADAMW), ("LionUpdate.", UPDATE_FILES, LION),
                ("ScheduleFreeUpdate.", UPDATE_FILES, SCHEDULE_FREE),
                ("Update8bit.", ["kernels/update/update_8bit_cuda.cu"], MOMENTS_8BIT),

@@ -63,6 +63,16 @@ TEST(Memory, an_optimizer_takes_its_moments_and_averages_of_what_is_trained) {
   EXPECT_EQ(estimate_memory(config.model, apart).optimizer, adamw);
   EXPECT_EQ(estimate_memory(config.model, apart).undo, 12 * all);
   EXPECT_EQ(estimate_memory(config.model, apart).parameters, 8 * all) << "fp32: x and y";
+  // Matrices of layers have one moment and no other's; each comes together somewhere.
+  const std::int64_t matrices = 2 * (4 * 64 * 64 + 3 * 64 * 96), others = all - matrices,
+                     buffers = estimate_memory(config.model, request).buffers;
+  request.optimizer.kind = config.optimizer.kind = OptimizerKind::kMuon;
+  const RankMemory muon = estimate_memory(config.model, request);
+  EXPECT_EQ(muon.optimizer, 8 * matrices + 12 * others);
+  EXPECT_EQ(muon.undo, 8 * matrices + 12 * others);
+  EXPECT_EQ(checkpoint_bytes(config), 12 * matrices + 16 * others);
+  EXPECT_EQ(muon.buffers - buffers, 4 * (64 * 96 + 2 * 64 * 96 + 2 * 64 * 64));
+  request.optimizer.kind = config.optimizer.kind = OptimizerKind::kLion;
   // What stands still has neither gradient nor moments.
   const std::int64_t before = estimate_memory(config.model, request).gradients;
   config.model.groups = {{"layers", 1, std::nullopt, false}};

@@ -6,6 +6,7 @@
 
 #include "config/adapters.h"
 #include "model/flops.h"
+#include "optim/orthogonalize.h"
 #include "plan/memory.h"
 #include "plan/traffic.h"
 #include "support/small_config.h"
@@ -260,6 +261,33 @@ TEST(StepTime, hosts_bound_layers_that_are_not_replayed) {
   EXPECT_NEAR(predict(config, 1, cluster).seconds, 4 * (1 + 2), 0.01);
 }
 
+TEST(StepTime, whole_matrices_take_their_products_shared_by_those_who_hold_parts) {
+  RunConfig config = config_of();
+  const Cluster cluster = arithmetic_alone();
+  const auto longer = [&](std::int64_t world) {
+    config.optimizer.kind = OptimizerKind::kAdamW;
+    const double elements = predict(config, world, cluster).optimizer;
+    config.optimizer.kind = OptimizerKind::kMuon;
+    return predict(config, world, cluster).optimizer - elements;
+  };
+  const double all =
+      4 * (4 * orthogonalize_operations({256, 256}) + 3 * orthogonalize_operations({512, 256})) /
+      1e12;
+  EXPECT_NEAR(longer(1), all, 1e-6 * all);
+  EXPECT_NEAR(longer(4), all, 1e-6 * all) << "copies do the same";
+  config.parallel.zero_stage = 1;
+  EXPECT_NEAR(longer(4), all / 4, 1e-6 * all);
+  EXPECT_NEAR(longer(8), all / 28 * 4, 1e-6 * all) << "of 28 matrices four on some rank";
+  config.parallel.tensor = 2;
+  EXPECT_NEAR(longer(4), all / 4, 1e-6 * all);
+  config.model = config_of(kMixtral).model;
+  config.parallel.tensor = 1;
+  config.parallel.expert = 4;
+  const double dense = 16 * orthogonalize_operations({256, 256}) / 1e12,
+               experts = 4 * 24 * orthogonalize_operations({512, 256}) / 1e12;
+  EXPECT_NEAR(longer(4), dense / 4 + experts / 4, 1e-6 * (dense + experts));
+}
+
 /// What a rank sends by axis, as the plan counts it without a few numbers (statistics) and partial
 /// gradients of norms.
 void expect_bytes(const char* what, const RunConfig& config, std::int64_t world) {
@@ -289,6 +317,16 @@ TEST(StepTime, walks_over_the_bytes_that_the_plan_counts) {
   check("data", 4, [](RunConfig&) {});
   for (const std::int64_t stage : {1, 2, 3})
     check("ZeRO", 4, [&](RunConfig& config) { config.parallel.zero_stage = stage; });
+  const auto muon = [](RunConfig& config) { config.optimizer.kind = OptimizerKind::kMuon; };
+  check("whole matrices, copies", 4, muon);
+  check("whole matrices, ZeRO", 4, [&](RunConfig& config) {
+    muon(config);
+    config.parallel.zero_stage = 1;
+  });
+  check("whole matrices, tensor", 2, [&](RunConfig& config) {
+    muon(config);
+    config.parallel.tensor = 2;
+  });
   check("tensor", 2, [](RunConfig& config) { config.parallel.tensor = 2; });
   check("recomputed", 2, [](RunConfig& config) {
     config.parallel.tensor = 2;

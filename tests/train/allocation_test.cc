@@ -43,19 +43,20 @@ namespace {
 class SteadyState : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(families, SteadyState, testing::Values("llama_gqa", "gpt2", "qwen3"));
 
-TEST_P(SteadyState, a_step_allocates_nothing) {
+void expect_no_allocation(const std::string& family, const RunConfig::Optimizer& config) {
   std::string name;
   for (const std::string& each : golden_model_cases()) {
-    if (each.starts_with(GetParam())) name = name.empty() ? each : name;
+    if (each.starts_with(family)) name = name.empty() ? each : name;
   }
   ASSERT_FALSE(name.empty());
   const ModelGolden golden = read_model_golden(name);
   const OwnedBatch batch(golden.batch, golden.tokens, golden.input_ids, golden.targets);
-  ModelFixture model(load_model_config(golden.directory), {golden.batch, golden.tokens});
+  ModelFixture model(load_model_config(golden.directory), {golden.batch, golden.tokens},
+                     DType::kF32, 1, Optimizer::contents(config));
   OpTrace ops(model.trace);
   model.context.set_op_trace(&ops);
   model.store.initialise(model.context, 1);
-  Optimizer optimizer({}, model.store);
+  Optimizer optimizer(config, model.store);
   const std::unique_ptr<Communicator> alone = make_self_communicator();
   const std::vector<MicroBatch> batches(2, batch.view);
   Executor executor(lower(make_1f1b(1, 2)).ranks.front(), model.stage);
@@ -76,6 +77,14 @@ TEST_P(SteadyState, a_step_allocates_nothing) {
   EXPECT_EQ(allocations, 0);
   EXPECT_EQ(model.context.scratch_bytes(), scratch);
   EXPECT_GT(ops.totals().size(), 10U);
+}
+
+TEST_P(SteadyState, a_step_allocates_nothing) { expect_no_allocation(GetParam(), {}); }
+
+TEST_P(SteadyState, a_step_of_whole_matrices_allocates_nothing) {
+  RunConfig::Optimizer muon;
+  muon.kind = OptimizerKind::kMuon;
+  expect_no_allocation(GetParam(), muon);
 }
 
 }  // namespace

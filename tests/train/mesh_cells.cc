@@ -38,7 +38,7 @@ std::vector<MeshCell> adapter_cells(int ranks) {
   return cells;
 }
 
-std::vector<MeshCell> group_cells(int ranks, OptimizerKind kind) {
+std::vector<MeshCell> group_cells(int ranks, OptimizerKind optimizer) {
   MeshCell tensor, context, data, experts, pipeline;
   tensor.tensor = context.context = pipeline.pipeline = pipeline.layers = ranks;
   data.data = experts.data = experts.expert = ranks;
@@ -53,17 +53,47 @@ std::vector<MeshCell> group_cells(int ranks, OptimizerKind kind) {
   if (ranks > 1) cells.push_back(pipeline);
   for (MeshCell& cell : cells) {
     cell.groups = true;
-    cell.optimizer = kind;
+    cell.optimizer = optimizer;
   }
   return cells;
 }
 
 std::vector<MeshCell> coded_cells(int ranks) {
-  std::vector<MeshCell> cells = group_cells(ranks, false);
+  std::vector<MeshCell> cells = group_cells(ranks, OptimizerKind::kAdamW);
   for (MeshCell& cell : cells) {
     cell.groups = false;
     cell.coded = true;
   }
+  return cells;
+}
+
+std::vector<MeshCell> muon_cells(int ranks) {
+  std::vector<MeshCell> cells = group_cells(ranks, OptimizerKind::kMuon);
+  MeshCell data, latents, adapters;
+  data.data = adapters.data = ranks;
+  data.bf16 = true;
+  data.zero_stage = adapters.zero_stage = 1;
+  adapters.adapter_rank = 3;
+  latents.model = MeshModel::kLatents;
+  latents.data = latents.expert = ranks;
+  latents.zero_stage = 3;
+  for (const MeshCell& cell : {data, latents, adapters}) cells.push_back(cell);
+  if (ranks == 4) {
+    MeshCell both, hybrid, experts;
+    both.tensor = both.data = 2;
+    hybrid.data = 4;
+    hybrid.hybrid = true;
+    experts.model = MeshModel::kQwen2Moe;
+    experts.data = 4;
+    experts.expert = experts.expert_tensor = 2;
+    hybrid.zero_stage = experts.zero_stage = 2;
+    for (both.zero_stage = 0; both.zero_stage < 4; ++both.zero_stage) cells.push_back(both);
+    cells.push_back(hybrid);
+    cells.push_back(experts);
+    experts.expert = 1;  // parts of experts in shards
+    cells.push_back(experts);
+  }
+  for (MeshCell& cell : cells) cell.optimizer = OptimizerKind::kMuon;
   return cells;
 }
 

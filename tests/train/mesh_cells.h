@@ -11,9 +11,11 @@ namespace trireme {
 /// leave whole on every rank.
 std::vector<MeshCell> adapter_cells(int ranks);
 /// Parameters of every kind stand still, on every axis and stage of ZeRO, tied ones too.
-std::vector<MeshCell> group_cells(int ranks, OptimizerKind kind);
+std::vector<MeshCell> group_cells(int ranks, OptimizerKind optimizer);
 /// The same meshes with moments in 8 bits, whose blocks no cut of these models fits.
 std::vector<MeshCell> coded_cells(int ranks);
+/// Those of Muon, and matrices in parts of every kind: of several axes, of experts, of latents.
+std::vector<MeshCell> muon_cells(int ranks);
 /// Beside the head too, whose rows no number of ranks divides, and beside it alone: no gradient
 /// goes below it.
 std::vector<MeshCell> head_adapter_cells(int ranks);

@@ -312,6 +312,7 @@ RunConfig MeshCell::config() const {
   config.optimizer.kind = optimizer;
   if (optimizer == OptimizerKind::kLion) config.optimizer.betas = RunConfig::Optimizer::kLionBetas;
   if (coded) config.optimizer.state = MomentType::k8bit;
+  if (optimizer == OptimizerKind::kMuon) config.optimizer.matrix_lr = 3 * config.optimizer.lr;
   if (groups) {
     config.optimizer.ema = optimizer == OptimizerKind::kScheduleFree ? 0 : 0.75;
     config.optimizer.groups = {{"embed", 1, std::nullopt, false},

@@ -42,6 +42,7 @@ RunConfig config_of(int turn) {
   config.precision.wire = turn % 5 < 2 ? DType::kBF16 : DType::kF32;
   config.parallel.sequence_parallel = turn % 4 != 0;
   config.parallel.recompute = static_cast<Recompute>(turn / 2 % 3);
+  if (turn % 3 == 1) config.optimizer.kind = OptimizerKind::kMuon;
   return config;
 }
 

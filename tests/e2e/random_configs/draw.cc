@@ -407,6 +407,7 @@ class Drawing {
       case 8:
         out_.finite = false;
         set("optimizer.kind", "adamw");
+        erase("optimizer.matrix_lr");
         return edge("optimizer.eps", 0);
       case 9:
         return edge("lr_schedule.warmup_steps", kHuge);

@@ -186,6 +186,7 @@ constexpr const char* kPlaced[] = {"run.directory",
                                    "parallel.zero_group",
                                    "optimizer.kind",
                                    "optimizer.lr",
+                                   "optimizer.matrix_lr",
                                    "lr_schedule.decay_end_step",
                                    "lr_schedule.decay_steps",
                                    "lr_schedule.decay_shape",
@@ -251,10 +252,13 @@ void draw_free_fields(Dice& dice, Json& config, const Situation& situation) {
   if (dice.percent(chance)) {
     const Json* schedule = value_at(config, "lr_schedule.kind");
     const bool constant = schedule == nullptr || *schedule == Json("constant");
-    std::vector<std::string> kinds = {"adamw"};
+    std::vector<std::string> kinds = {"adamw", "muon"};
     if (value_at(config, "optimizer.eps") == nullptr) kinds.push_back("lion");
     if (constant && value_at(config, "optimizer.ema") == nullptr) kinds.push_back("schedule-free");
-    set_at(config, "optimizer.kind", dice.pick(kinds));
+    const std::string kind = dice.pick(kinds);
+    set_at(config, "optimizer.kind", kind);
+    if (kind == "muon" && dice.percent(50))
+      set_at(config, "optimizer.matrix_lr", dice.pick<Json>({0, 1e-3, 0.02, 1e-30}));
   }
   // What has a meaning for some kinds of schedule alone.
   const Json* given = value_at(config, "lr_schedule.warmup_steps");
