@@ -219,18 +219,13 @@ Finding fast_links(std::string name, std::span<const GroupRate> groups, double f
   }
   finding.status = FindingStatus::kSlow;
   const std::set<std::size_t> slow(found.begin(), found.end());
-  std::set<int> at_fault = slow_in_all(groups, slow);
-  // Two that were slow with each other alone cannot be told apart.
-  const auto explains = [&](std::size_t i) {
-    return std::any_of(groups[i].ranks.begin(), groups[i].ranks.end(),
-                       [&](int rank) { return at_fault.count(rank) > 0; });
-  };
-  if (!std::all_of(found.begin(), found.end(), explains)) at_fault.clear();
+  const std::set<int> at_fault = slow_in_all(groups, slow);
   std::set<std::string> medians;
   for (const std::size_t i : found) {
     std::vector<int> blamed;
     for (const int rank : groups[i].ranks)
-      if (at_fault.empty() || at_fault.count(rank) > 0) blamed.push_back(rank);
+      if (at_fault.count(rank) > 0) blamed.push_back(rank);
+    if (blamed.empty()) blamed = groups[i].ranks;  // who are slow with each other alone
     add_ranks(finding, blamed);
     say(finding.found, hosts.text(groups[i].ranks) + ": " + text(rates[i].value));
     medians.insert(text(median_of_kind(rates, rates[i].kind)));

@@ -94,8 +94,8 @@ struct GroupRate {
   std::vector<int> ranks;
   Rate rate;
 };
-/// Names the slow groups; one rank where each of several groups that it is in is slow, and no other
-/// rank's are.
+/// Names the ranks of slow groups; of a group with ranks all of whose groups, two or more, are slow
+/// these alone.
 Finding fast_links(std::string name, std::span<const GroupRate> groups, double floor,
                    const RankHosts& hosts, const RateText& text);
 

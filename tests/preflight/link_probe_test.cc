@@ -42,7 +42,9 @@ TEST(Pairs, compare_where_as_many_share_the_way) {
   EXPECT_EQ(kind_of_pair(2, 0, hosts), kind_of_pair(1, 1, hosts));
   EXPECT_NE(kind_of_pair(2, 0, hosts), kind_of_pair(0, 2, hosts));
   EXPECT_EQ(kind_of_pair(0, 2, hosts), kind_of_pair(5, 2, hosts));
-  EXPECT_NE(kind_of_pair(0, 0, hosts), kind_of_pair(2, 0, hosts)) << "in a host and across";
+  EXPECT_NE(kind_of_pair(0, 0, hosts), kind_of_pair(0, 2, hosts)) << "in a host and across";
+  const RankHosts one_each({0, 1}, {"a", "b"});
+  EXPECT_EQ(kind_of_pair(2, 0, hosts), kind_of_pair(0, 0, one_each)) << "pairs in hosts are apart";
 }
 
 }  // namespace
