@@ -112,6 +112,33 @@ std::string RankHosts::text(std::span<const int> ranks) const {
   return text;
 }
 
+Finding hosts_apart(const RankHosts& hosts) {
+  Finding finding{
+      "hosts",
+      FindingStatus::kOk,
+      {},
+      fmt::format("{} on {}", counted(hosts.ranks(), "rank"), counted(hosts.hosts(), "host")),
+      "",
+      ""};
+  if (!hosts.even()) {
+    finding.status = FindingStatus::kNote;
+    finding.advice =
+        "hosts have different numbers of ranks, so groups of ranks are not compared; start as "
+        "many on each (srun --ntasks-per-node=N, mpirun --map-by ppr:N:node)";
+  }
+  std::map<std::string, std::vector<int>> by_name;
+  for (int host = 0; host < hosts.hosts(); ++host) by_name[hosts.name(host)].push_back(host);
+  for (const auto& [name, of_name] : by_name) {
+    if (of_name.size() == 1) continue;
+    finding.status = FindingStatus::kOdd;
+    finding.found = fmt::format("{} are called {}", counted(std::ssize(of_name), "host"), name);
+    finding.expected = "a name of its own for each";
+    finding.advice = "rename them: NCCL, launchers and logs tell hosts by their names";
+    for (const int host : of_name) add_ranks(finding, hosts.ranks_of(host));
+  }
+  return finding;
+}
+
 Finding equal_everywhere(std::string name, std::span<const std::string> of_rank,
                          const RankHosts& hosts, std::string advice) {
   Finding finding{std::move(name), FindingStatus::kOk, {}, "", "", ""};

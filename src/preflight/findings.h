@@ -51,6 +51,9 @@ class RankHosts {
   std::vector<std::string> names_;
 };
 
+/// That hosts have names of their own, and as many ranks each.
+Finding hosts_apart(const RankHosts& hosts);
+
 /// What a finding says of a text that all ranks have alike: what most have is right, where as many
 /// say otherwise what the first of them says. Empty texts are of ranks that say nothing.
 Finding equal_everywhere(std::string name, std::span<const std::string> of_rank,

@@ -48,33 +48,12 @@ void look_at(const Inspection& at, const char* what) {
 }
 
 void check_hosts(Inspection& at) {
-  Finding finding{"hosts", FindingStatus::kOk, {}, "", "", ""};
-  const int ranks = at.job.size(), hosts = at.hosts.hosts();
-  std::map<std::string, std::vector<int>> by_name;
-  for (int host = 0; host < hosts; ++host) by_name[at.hosts.name(host)].push_back(host);
-  finding.found = fmt::format("{} on {}", counted(ranks, "rank"), counted(hosts, "host"));
-  if (!at.hosts.even()) {
-    finding.status = FindingStatus::kNote;
-    finding.advice =
-        "hosts have different numbers of ranks, so groups of ranks are not compared; start as "
-        "many on each (srun --ntasks-per-node=N, mpirun --map-by ppr:N:node)";
-  }
-  for (const auto& [name, of_name] : by_name) {
-    if (of_name.size() == 1) continue;
-    finding.status = FindingStatus::kOdd;
-    finding.found = fmt::format("{} are called {}", counted(std::ssize(of_name), "host"), name);
-    finding.expected = "a name of its own for each";
-    finding.advice = "rename them: NCCL, launchers and logs tell hosts by their names";
-    for (const int host : of_name)
-      for (const int rank : at.hosts.ranks_of(host)) finding.ranks.push_back(rank);
-    std::sort(finding.ranks.begin(), finding.ranks.end());
-  }
-  at.add(std::move(finding));
+  at.add(hosts_apart(at.hosts));
   if (at.job.rank() != 0) return;
-  for (int host = 0; host < hosts; ++host)
+  for (int host = 0; host < at.hosts.hosts(); ++host)
     at.report.hosts.push_back({at.hosts.name(host), at.hosts.ranks_of(host), 0, 0});
-  at.report.ranks.resize(static_cast<std::size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) {
+  at.report.ranks.resize(static_cast<std::size_t>(at.hosts.ranks()));
+  for (int rank = 0; rank < at.hosts.ranks(); ++rank) {
     at.report.ranks[static_cast<std::size_t>(rank)].rank = rank;
     at.report.ranks[static_cast<std::size_t>(rank)].host = at.hosts.name(at.hosts.of(rank));
   }

@@ -109,6 +109,13 @@ check "a disk that fills up: told" same "$(status_of 'working folder')" odd
 check "a disk that fills up: why" grep -q 'cannot write: File too large' out
 left_alone "disks"
 
+# Memory: less is free than the plan needs, of which nothing is taken.
+train preflight base.json --json --set model.hidden_size=16384 --set model.head_dim=128 --set model.intermediate_size=65536 \
+  --set model.num_hidden_layers=96 --set checkpoint.async=false
+ends_with "too large a model" 3
+check "too large a model: told" same "$(status_of 'free memory') $(ranks_of 'free memory')" 'odd 0'
+check "too large a model: what is needed" grep -q '"expected": "[0-9.]* TiB for the run"' out
+
 # What is wrong otherwise has its own codes; a folder of others is refused as by a run.
 train preflight base.json --set optimizer.lr=-1
 ends_with "a wrong config" 2

@@ -39,6 +39,21 @@ TEST(RankHosts, of_many_hosts_some_are_named) {
   EXPECT_NE(text.find("15 on h15 and 24 hosts"), std::string::npos) << text;
 }
 
+TEST(Hosts, have_names_of_their_own) {
+  EXPECT_EQ(hosts_apart(two_hosts()).status, FindingStatus::kOk);
+  EXPECT_EQ(hosts_apart(two_hosts()).found, "4 ranks on 2 hosts");
+  const Finding finding = hosts_apart({{0, 1, 2, 0, 1}, {"node", "b", "node"}});
+  EXPECT_EQ(finding.status, FindingStatus::kOdd);
+  EXPECT_EQ(finding.ranks, (Ranks{0, 2, 3}));
+  EXPECT_EQ(finding.found, "2 hosts are called node");
+}
+
+TEST(Hosts, with_other_numbers_of_ranks_are_a_note) {
+  const Finding finding = hosts_apart({{0, 0, 1}, {"a", "b"}});
+  EXPECT_EQ(finding.status, FindingStatus::kNote);
+  EXPECT_FALSE(finding.failed());
+}
+
 TEST(EqualEverywhere, what_most_have_is_right) {
   const Finding finding =
       equal_everywhere("CPU", Texts{"old", "new", "new", "new"}, two_hosts(), "swap it");
