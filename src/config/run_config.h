@@ -145,6 +145,7 @@ struct RunConfig {
 
   struct ModelBackend {
     AttentionKind attention = AttentionKind::kAuto;
+    bool dropout = false;  ///< of the model's config, in training
     friend bool operator==(const ModelBackend&, const ModelBackend&) = default;
   } model_backend;
 
