@@ -45,6 +45,7 @@ check "$python" $golden/make_generation_golden.py --output "$scratch/golden/gene
 check "$python" $golden/make_megatron_golden.py --output "$scratch/golden/megatron"
 check "$python" $golden/make_experts_golden.py --output "$scratch/golden/experts"
 check "$python" $golden/make_adapters_golden.py --output "$scratch/golden"
+check "$python" $golden/make_dropout_golden.py --output "$scratch/golden/dropout_training"
 check "$python" $golden/make_adapter_training_golden.py --output "$scratch/golden/adapter_training"
 check "$python" $golden/make_tokenizer_golden.py --output "$scratch/golden/tokenizer"
 check "$python" $golden/make_chat_golden.py --output "$scratch/golden/chat"

@@ -1,6 +1,7 @@
 #include "kernels/attention/attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/math.h"
@@ -191,6 +192,18 @@ AttentionVisibility write_visibility(std::byte* scratch, const CommonPlan& plan,
   return {positions, key_blocks, block_count(mask.kv), first_key_of(mask), reach_of(mask.window)};
 }
 
+void check_dropout(const ArgumentChecker& check, const AttentionDropout& dropout,
+                   std::int64_t sequences) {
+  check.that(dropout.share >= 0 && dropout.share < 1 && dropout.first_head >= 0, "dropout",
+             "of no share from 0 to below 1, or from a negative head on");
+  if (dropout.share == 0) return;
+  check.rank("dropout.numbers", dropout.numbers_R2, 2);
+  const std::int64_t rows = dropout.numbers_R2.shape[0];
+  check.tensor("dropout.numbers", dropout.numbers_R2, DType::kI32, {rows, 2});
+  check.that(sequences == 0 || (rows > 0 && rows % sequences == 0), "dropout.numbers",
+             "the number of rows must be a multiple of that of sequences");
+}
+
 AttentionShape check_forward(const AttentionForward& args) {
   const ArgumentChecker check("attention_forward");
   const AttentionShape shape = check_common(check, args.q, args.k, args.v, args.mask);
@@ -202,6 +215,7 @@ AttentionShape check_forward(const AttentionForward& args) {
   quantize_internal::check_output("attention_forward", args.quantized, {shape.type, rows, columns});
   const bool wanted = args.quantized.codes.given() || args.quantized.amax_P.given();
   check.that(!wanted || args.o.token_stride == columns, "o", "has columns that are no head's");
+  check_dropout(check, args.dropout, shape.sequences);
   return shape;
 }
 
@@ -226,6 +240,7 @@ AttentionShape check_backward(const AttentionBackward& args) {
     check.heads("written.dv", args.written.dv, shape.type,
                 {kv_rows, shape.kv_heads, shape.value_dim});
   }
+  check_dropout(check, args.dropout, shape.sequences);
   return shape;
 }
 
@@ -270,6 +285,19 @@ OpWork work_of(const Context& context, const AttentionBackward& args) {
 
 }  // namespace
 
+AttentionDropping attention_internal::dropping_of(const AttentionDropout& dropout,
+                                                  std::int64_t sequences) {
+  constexpr std::int64_t kAll = 1 << 16;
+  const std::int64_t dropped = std::min<std::int64_t>(std::llround(dropout.share * kAll), kAll - 1);
+  if (dropped == 0) return {};
+  return {dropout.key,
+          reinterpret_cast<const std::uint32_t*>(dropout.numbers_R2.data),
+          dropout.numbers_R2.shape[0] / sequences * 2,
+          static_cast<std::uint32_t>(dropout.first_head),
+          static_cast<std::uint32_t>(dropped),
+          static_cast<float>(static_cast<double>(kAll) / static_cast<double>(kAll - dropped))};
+}
+
 void attention_internal::refuse_written(const AttentionBackward& args) {
   ArgumentChecker("attention_backward")
       .that(!args.written.given(), "written",
@@ -292,7 +320,8 @@ void attention_forward(Context& context, const AttentionForward& args) {
   const std::int64_t groups = shape.sequences * shape.heads;
   if (groups * shape.q_tokens == 0) return;
   if (context.on_gpu()) return forward_by(backend(context), context, shape, args);
-  const bool few = shape.q_tokens <= kFewQueries;
+  const AttentionDropping dropping = dropping_of(args.dropout, shape.sequences);
+  const bool few = shape.q_tokens <= kFewQueries && !dropping.drops();
   const std::int64_t key_blocks = block_count(args.mask.kv);
   const std::int64_t blocks =
       few ? shape.q_tokens : ceil_div(shape.q_tokens, kAttentionForwardQueries);
@@ -316,7 +345,7 @@ void attention_forward(Context& context, const AttentionForward& args) {
   write_starts(groups, blocks, costs, pieces, starts);
   (few ? kernels.forward_few : kernels.forward)(
       {shape, visibility, plain(args.o), args.lse_TH.as<float>(), plain(args.q), plain(args.k),
-       plain(args.v), args.scale, starts, pieces, scratch + tiles});
+       plain(args.v), args.scale, starts, pieces, scratch + tiles, dropping});
   leave_quantized(context, args.quantized, args.o);
 }
 
@@ -350,8 +379,8 @@ void attention_backward(Context& context, const AttentionBackward& args) {
   kernels.backward({shape, visibility, plain_f32(args.dq), plain_f32(args.dk), plain_f32(args.dv),
                     plain(args.d_o), plain(args.q), plain(args.k), plain(args.v),
                     args.lse_TH.as<float>(), args.delta_TH.as<float>(), args.scale, starts, pieces,
-                    scratch + tiles,
-                    shared ? reinterpret_cast<float*>(scratch + partial) : nullptr});
+                    scratch + tiles, shared ? reinterpret_cast<float*>(scratch + partial) : nullptr,
+                    dropping_of(args.dropout, shape.sequences)});
 }
 
 AttentionWrites attention_backward_writes(Context& context, const AttentionBackward& args) {

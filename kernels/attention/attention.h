@@ -26,11 +26,31 @@ struct AttentionMask {
   std::int64_t window = 0;      ///< positions that a query sees, its own the last; 0: all
 };
 
+/// Dropout of probabilities (Srivastava et al. 2014) whose choice is a function of the sample, the
+/// head and the positions of query and key: no mask is stored, and any cut of heads and tokens over
+/// ranks or calls drops the same pairs. With d = round(share 2^16), at most 2^16 - 1:
+///
+///   P~[i,j] = P[i,j] 2^16 / (2^16 - d) where r(s, h, p(i), r(j)) >= d, else 0
+///
+/// r(s, h, i, j) = 16 bits of Philox-4x32-10 (base/random.h) of `key` and the counter
+///   2^32 s + 8 floor(i / 32) + i mod 8,   2^32 h + 8 floor(j / 16) + j mod 8
+/// of word floor(i / 8) mod 4 the lower half where floor(j / 8) is even, else the upper one: a
+/// number of 128 bits is for the 4 x 2 pairs of 32 queries and 16 keys that one lane of a GPU's
+/// products holds. s: the sample of the sequence; h: the query head, of all ranks' heads.
+struct AttentionDropout {
+  double share = 0;  ///< dropped, to the next 2^-16; in [0, 1). Below 2^-17 nothing is
+  std::uint64_t key = 0;
+  /// i32 [R, 2], of sequence b row b R / B: its first number is the sample (DropoutChoice::tokens).
+  ConstTensorView numbers_R2 = {};
+  std::int64_t first_head = 0;  ///< of all ranks' heads that of q's first
+};
+
 ///   S[i,j] = scale q_i . k_j   over the keys j that query i sees
 ///   LSE_i = log sum_j exp S[i,j]
-///   O_i = sum_j exp(S[i,j] - LSE_i) v_j
+///   O_i = sum_j P~[i,j] v_j,   P[i,j] = exp(S[i,j] - LSE_i)
 ///
-/// A query that sees no key gets O = 0, LSE = -inf, so that `attention_merge` can add the rest.
+/// P~ is P without `dropout`, whose LSE stays that of P. A query that sees no key gets O = 0, LSE =
+/// -inf, so that `attention_merge` can add the rest.
 ///
 ///   q      heads [B*Tq, H, D]    f32|bf16, all of one type
 ///   k      heads [B*Tk, G, D]    H % G == 0: query head h reads key head h / (H/G)
@@ -48,6 +68,9 @@ struct AttentionMask {
 /// kernel of its own, by TMA and wgmma). A v that is not finite may reach queries that do not see
 /// it (0 inf is NaN).
 ///
+/// Dropout is served by the kernels of any GPU, in tiles of 64, 128 or 256 columns, not by Hopper's
+/// own nor a library's, which it refuses. P~ is rounded to bf16 before its factor.
+///
 /// Where a library computes a GPU's attention (attention_backend.h), both passes take bf16 heads in
 /// rows of multiples of 16 bytes, whole sequences (one range from 0 for queries and keys), no
 /// first_key and no window; else they refuse. Sums are in f32; dq, dk, dv are rounded to bf16, then
@@ -59,6 +82,7 @@ struct AttentionForward {
   AttentionMask mask;
   float scale = 1;
   QuantizedOutput quantized = {};
+  AttentionDropout dropout = {};
 };
 void attention_forward(Context& context, const AttentionForward& args);
 /// `quantized` by passes of their own, where o comes of several calls.
@@ -117,11 +141,12 @@ void attention_sink_terms(Context& context, TensorView terms_TH, ConstTensorView
 /// Called once, however many backward passes over parts of the keys follow. delta [B*Tq, H] f32.
 void attention_delta(Context& context, TensorView delta_TH, ConstHeadsView d_o, ConstHeadsView o);
 
-///   P[i,j] = exp(S[i,j] - lse_i),   dS[i,j] = P[i,j] (dO_i . v_j - delta_i) scale
+///   P[i,j] = exp(S[i,j] - lse_i),   dS[i,j] = (P~[i,j] dO_i . v_j - P[i,j] delta_i) scale
 ///   dQ_i += sum_j dS[i,j] k_j
-///   dK_j += sum_i dS[i,j] q_i,      dV_j += sum_i P[i,j] dO_i
+///   dK_j += sum_i dS[i,j] q_i,      dV_j += sum_i P~[i,j] dO_i
 ///
-/// where the sums of a key head run over its H/G query heads too.
+/// with P~ as above, of the forward pass's `dropout`, whose o delta is of; the sums of a key head
+/// run over its H/G query heads too.
 ///
 ///   dq     heads [B*Tq, H, D]    f32, accumulated as dk and dv are: the caller clears them
 ///   dk     heads [B*Tk, G, D]
@@ -155,10 +180,11 @@ struct AttentionBackward {
     HeadsView dq, dk, dv;
     [[nodiscard]] bool given() const { return dq.data != nullptr; }
   } written = {};
+  AttentionDropout dropout = {};
 };
 void attention_backward(Context& context, const AttentionBackward& args);
 
-/// Whether attention_backward serves `args.written`, and what of it reads.
+/// Whether attention_backward serves `args.written`, and what of it reads. Not with dropout.
 enum class AttentionWrites : std::uint8_t {
   kNo,         ///< gradients are added
   kFromDelta,  ///< Hopper's kernels of whole sequences: dk and dv are one block's alone there

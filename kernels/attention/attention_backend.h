@@ -28,9 +28,10 @@ struct AttentionLayout {
 
 struct AttentionBackend {
   const char* name;  ///< as model_backend.attention has it
-  /// What it serves beside bf16, on a GPU, of whole sequences without documents or windows.
+  /// What it serves beside bf16, on a GPU, of whole sequences without documents, windows or
+  /// dropout.
   struct Serves {
-    bool cpu, f32, documents, windows, sequence_parts;
+    bool cpu, f32, documents, windows, sequence_parts, dropout;
     std::int64_t tokens_min, head_dim_step;
   } serves;
 

@@ -3,6 +3,7 @@
 // dk (by columns) and dq (by rows), and only k and v, the outer of the loops, are transposed.
 
 #include "kernels/attention/attention_cpu.h"
+#include "kernels/attention/attention_dropout.h"
 #include "kernels/attention/attention_tile.h"
 #include "kernels/attention/attention_view.h"
 #include "kernels/common/parallel.h"
@@ -25,6 +26,7 @@ struct BackwardTiles {
   float* dv;                   // [64][value_stride]
   float *lse, *delta;          // [64]; lse in powers of 2
   float *low, *high;           // [64]
+  float* factors;              // [64][kScoreStride]: with dropout
 };
 
 BackwardTiles backward_tiles(TileMemory& memory, const AttentionShape& shape) {
@@ -47,6 +49,7 @@ BackwardTiles backward_tiles(TileMemory& memory, const AttentionShape& shape) {
   t.delta = memory.take(kAttentionBlock);
   t.low = memory.take(kAttentionBlock);
   t.high = memory.take(kAttentionBlock);
+  t.factors = memory.take(kAttentionBlock * kScoreStride);
   return t;
 }
 
@@ -163,8 +166,8 @@ struct BackwardBlock {
     }
   }
 
-  /// P and dS of a strip from the products that stand there.
-  template <bool kMasked>
+  /// P and dS of a strip from the products that stand there; with dropout P~.
+  template <bool kMasked, bool kDrops>
   void probabilities(const Strip& strip, const QueriesAhead& ahead) const {
     const F32 score_scale = F32::broadcast(args.scale * kLog2E), scale = F32::broadcast(args.scale);
     for (std::int64_t i = strip.begin; i < strip.end; ++i) {
@@ -175,7 +178,14 @@ struct BackwardBlock {
         float* p_at = t.p + i * kScoreStride + j;
         float* ds_at = t.ds + i * kScoreStride + j;
         F32 p = exp2(fma(F32::load(p_at), score_scale, -lse));
-        F32 ds = p * (F32::load(ds_at) - delta) * scale;
+        F32 dp = F32::load(ds_at);
+        const F32 probability = p;
+        if constexpr (kDrops) {
+          const F32 factor = F32::load(t.factors + i * kScoreStride + j);
+          dp = dp * factor;
+          p = p * factor;
+        }
+        F32 ds = probability * (dp - delta) * scale;
         if constexpr (kMasked) {
           const F32 index = F32::iota() + F32::broadcast(static_cast<float>(j));
           const Mask seen = (low <= index) & (index < high);
@@ -223,7 +233,12 @@ struct BackwardBlock {
       product.depth = value_dim();
       multiply<OperandA::kRows, Store::kSet>(product);
     }
-    strip.whole ? probabilities<false>(strip, ahead) : probabilities<true>(strip, ahead);
+    if (args.dropping.drops())
+      strip.whole ? probabilities<false, true>(strip, ahead)
+                  : probabilities<true, true>(strip, ahead);
+    else
+      strip.whole ? probabilities<false, false>(strip, ahead)
+                  : probabilities<true, false>(strip, ahead);
   }
 
   /// dv += P^T dO, dk += dS^T q for keys [key, key + count) over queries [begin, end).
@@ -291,6 +306,11 @@ struct BackwardBlock {
     const StripList list = strips(query, count);
     if (list.empty) return false;
     load_queries(head, query, count);
+    if (args.dropping.drops())
+      factors_of<FactorLanes::kKeys>(
+          args.dropping,
+          {sequence, head, args.visibility.q_position + query, count, keys.position, keys.count},
+          t.factors, kScoreStride);
     for (int i = 0; i < list.count; ++i) {
       if (!list.whole) clear_unseen(list.strips[i]);
       scores(list.strips[i], ahead);

@@ -21,12 +21,17 @@
 
 #include "kernels/attention/attention_backward.cuh"
 #include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/attention_dropout.cuh"
 #include "kernels/attention/attention_mma.cuh"
 
 namespace trireme::cuda::attention {
 
 /// What a kernel computes: the gradients of its block's rows, or also what they add to dQ.
 enum class Gives : std::uint8_t { kKeyGradients, kQueryGradients, kAll };
+template <Gives kGives>
+struct GivesConstant {
+  static constexpr Gives value = kGives;
+};
 
 /// kD: columns of q and k in shared memory; kV: of v and dO.
 template <int kD, int kV, Gives kGives>
@@ -66,9 +71,39 @@ struct Backward {
     float lse_log2[2], delta[2];
   };
 
-  /// s becomes P, dp becomes dS without its scale.
+  /// Of a head; first_row: the sequence's.
+  static __device__ __forceinline__ void load_rows(QueryRows& rows,
+                                                   const AttentionGpuBackward& args,
+                                                   std::int64_t first_row, const Tile& own, int row,
+                                                   int head) {
+    const int heads = static_cast<int>(args.shape.heads);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (row + h * 8 >= own.count) continue;
+      const std::int64_t at = (first_row + own.index + row + h * 8) * heads + head;
+      rows.lse_log2[h] = args.lse[at] * kLog2E;
+      rows.delta[h] = args.delta[at];
+    }
+  }
+  /// What a lane keeps of a tile whose first row and column for it stand at these positions.
+  static __device__ __forceinline__ KeptPairs kept_of(const Dropping& dropping,
+                                                      std::uint32_t sample, int head, int row,
+                                                      int column) {
+    const HeadPairs pairs(dropping.args, sample, head);
+    if constexpr (kKeyRows)
+      return pairs.template of_key_rows<kColumns / 8>(column, row);
+    else
+      return pairs.template of_query_rows<2, kColumns / 8>(row, column);
+  }
+  /// The bit of a lane's pair in KeptPairs; `upper`: of its second row.
+  static __device__ __forceinline__ int bit_of(int n, int upper) {
+    return kKeyRows ? 8 * (n / 4) + 4 * upper + n % 4 : 4 * n + upper;
+  }
+  /// s becomes P, with dropout P~ without its factor; dp becomes dS without its scale.
+  template <class Drop>
   static __device__ __forceinline__ void weigh(Scores& s, Scores& dp, const Smem& smem, int stage,
-                                               const QueryRows& rows, float scale_log2) {
+                                               const QueryRows& rows, float scale_log2,
+                                               const typename Drop::Kept& kept, float of_kept) {
     const int column = static_cast<int>(threadIdx.x % 4) * 2;
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n) {
@@ -81,7 +116,10 @@ struct Backward {
       for (int e = 0; e < 4; ++e) {
         const float lse_log2 = kKeyRows ? lse.at[e % 2] * kLog2E : rows.lse_log2[e / 2];
         s[0][n][e] = ptx::exp2_approx(fmaf(s[0][n][e], scale_log2, -lse_log2));
+        if constexpr (Drop::kDrops)
+          dp[0][n][e] = kept.of(dp[0][n][e] * of_kept, bit_of(n, e / 2), e % 2);
         dp[0][n][e] = s[0][n][e] * (dp[0][n][e] - (kKeyRows ? delta.at[e % 2] : rows.delta[e / 2]));
+        if constexpr (Drop::kDrops) s[0][n][e] = kept.of(s[0][n][e], bit_of(n, e / 2), e % 2);
       }
     }
   }
@@ -231,11 +269,11 @@ struct Backward {
   }
 };
 
-template <int kD, int kV, Gives kGives>
-__global__ void __launch_bounds__(Backward<kD, kV, kGives>::kBlock,
-                                  Backward<kD, kV, kGives>::kBlocks)
-    backward_kernel(const __grid_constant__ AttentionGpuBackward args,
-                    const __grid_constant__ BlockOrder order, bool chunks) {
+/// What a block does.
+template <int kD, int kV, Gives kGives, class Drop>
+__device__ __forceinline__ void backward_tile(const AttentionGpuBackward& args,
+                                              const BlockOrder& order, bool chunks,
+                                              const Drop& dropping) {
   using B = Backward<kD, kV, kGives>;
   constexpr bool kKeyRows = B::kKeyRows;
   auto& s = smem<typename B::Smem>();
@@ -259,15 +297,8 @@ __global__ void __launch_bounds__(Backward<kD, kV, kGives>::kBlock,
   typename B::QueryRows query_rows = {};
   if constexpr (!kKeyRows) {
     bounds = query_bounds(own, warp * 16, 16, work.first_key, args.reach);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (row + h * 8 >= own.count) continue;
-      const std::int64_t at = (work.q_row + own.index + row + h * 8) * heads + work.head;
-      query_rows.lse_log2[h] = args.lse[at] * kLog2E;
-      query_rows.delta[h] = args.delta[at];
-    }
+    B::load_rows(query_rows, args, work.q_row, own, row, work.head);
   }
-
   if (threadIdx.x == 0) {
     s.head_dim = static_cast<int>(args.shape.head_dim);
     s.value_dim = static_cast<int>(args.shape.value_dim);
@@ -297,6 +328,7 @@ __global__ void __launch_bounds__(Backward<kD, kV, kGives>::kBlock,
   load_columns(step, 0);
   ptx::cp_async_commit();
 
+  const std::uint32_t sample = dropping.sample(work.sequence());
   typename B::Sums sums = {};
   typename B::ValueSums value_sums = {};
   const float scale_log2 = args.scale * kLog2E;
@@ -318,10 +350,14 @@ __global__ void __launch_bounds__(Backward<kD, kV, kGives>::kBlock,
       covered = bounds.covers(step.tile) && step.tile.count == B::kColumns;
     }
     if (active) {
+      typename Drop::Kept kept = {};
+      if constexpr (Drop::kDrops)  // before the scores stand in registers
+        kept = B::kept_of(dropping, sample, kKeyRows ? step.head : work.head, own.position + row,
+                          step.tile.position + lane % 4 * 2);
       typename B::Scores p, ds;
       product_of_rows<kD, 1, B::kColumns>(p, &s.rows1[0][0], warp * 16, &s.columns1[stage][0][0]);
       product_of_rows<kV, 1, B::kColumns>(ds, &s.rows2[0][0], warp * 16, &s.columns2[stage][0][0]);
-      B::weigh(p, ds, s, stage, query_rows, scale_log2);
+      B::template weigh<Drop>(p, ds, s, stage, query_rows, scale_log2, kept, dropping.factor());
       if (!covered) B::mask(p, ds, s, stage, own, step.tile, row, {work.first_key, args.reach});
       typename B::Weights weights;
       if constexpr (kKeyRows) {
@@ -351,12 +387,28 @@ __global__ void __launch_bounds__(Backward<kD, kV, kGives>::kBlock,
   if constexpr (kKeyRows) {
     const typename B::SumsAt of_values{where.first_row, where.count, row,
                                        work.head,       s.value_dim, slice * B::kTakeValues};
-    B::add_sums(args.dv, of_values, value_sums, 1);
+    B::add_sums(args.dv, of_values, value_sums, dropping.factor());
   }
 }
 
 template <int kD, int kV, Gives kGives>
-void launch_backward(const AttentionGpuBackward& args) {
+__global__ void __launch_bounds__(Backward<kD, kV, kGives>::kBlock,
+                                  Backward<kD, kV, kGives>::kBlocks)
+    backward_kernel(const __grid_constant__ AttentionGpuBackward args,
+                    const __grid_constant__ BlockOrder order, bool chunks) {
+  backward_tile<kD, kV, kGives>(args, order, chunks, NoDropping());
+}
+template <int kD, Gives kGives>
+__global__ void __launch_bounds__(Backward<kD, kD, kGives>::kBlock,
+                                  Backward<kD, kD, kGives>::kBlocks)
+    backward_dropping_kernel(const __grid_constant__ AttentionGpuBackward args,
+                             const __grid_constant__ BlockOrder order, bool chunks,
+                             const __grid_constant__ Dropping dropping) {
+  backward_tile<kD, kD, kGives>(args, order, chunks, dropping);
+}
+
+template <int kD, int kV, Gives kGives, class Kernel, class... Drop>
+void launch_backward(Kernel kernel, const AttentionGpuBackward& args, const Drop&... dropping) {
   using B = Backward<kD, kV, kGives>;
   const AttentionShape& shape = args.shape;
   const std::int64_t sharing = shape.heads / shape.kv_heads,
@@ -370,26 +422,42 @@ void launch_backward(const AttentionGpuBackward& args) {
   const bool chunks =
       whole_chunks(args.q, shape.head_dim) && whole_chunks(args.k, shape.head_dim) &&
       whole_chunks(args.v, shape.value_dim) && whole_chunks(args.d_o, shape.value_dim);
-  launch(backward_kernel<kD, kV, kGives>,
+  launch(kernel,
          {.grid = static_cast<unsigned>(tiles) * static_cast<unsigned>(order.groups),
           .block = B::kBlock,
           .smem_bytes = B::kSmemBytes,
           .stream = stream_of(args.exec),
           .name = "attention_backward"},
-         args, order, chunks);
+         args, order, chunks, dropping...);
 }
 
-template <int kD, int kV>
-void backward_bf16(const AttentionGpuBackward& args) {
+/// In one pass or in two; run(gives): one of its kernels.
+template <int kD, int kV, class Run>
+void run_backward(const AttentionGpuBackward& args, const Run& run) {
   using All = Backward<kD, kV, Gives::kAll>;
   using Keys = Backward<kD, kV, Gives::kKeyGradients>;
   if (args.atomics && All::kSmemBytes <= smem_bytes_of_block()) {
     find_tile_first_keys(args, All::kColumns);
-    return launch_backward<kD, kV, Gives::kAll>(args);
+    return run(GivesConstant<Gives::kAll>());
   }
   find_tile_first_keys(args, Keys::kColumns);
-  launch_backward<kD, kV, Gives::kKeyGradients>(args);
-  launch_backward<kD, kV, Gives::kQueryGradients>(args);
+  run(GivesConstant<Gives::kKeyGradients>());
+  run(GivesConstant<Gives::kQueryGradients>());
+}
+
+template <int kD, int kV>
+void backward_bf16(const AttentionGpuBackward& args) {
+  run_backward<kD, kV>(args, [&](auto gives) {
+    constexpr Gives kGives = decltype(gives)::value;
+    launch_backward<kD, kV, kGives>(backward_kernel<kD, kV, kGives>, args);
+  });
+}
+template <int kD>
+void backward_dropping(const AttentionGpuBackward& args, const AttentionDropping& dropping) {
+  run_backward<kD, kD>(args, [&](auto gives) {
+    constexpr Gives kGives = decltype(gives)::value;
+    launch_backward<kD, kD, kGives>(backward_dropping_kernel<kD, kGives>, args, Dropping{dropping});
+  });
 }
 
 }  // namespace trireme::cuda::attention

@@ -144,6 +144,7 @@ const AttentionLibraryKernels& attention_library() {
 void forward_by_library(Context& context, const AttentionShape& shape, const AttentionForward& args,
                         const AttentionLibraryKernels& library) {
   const ArgumentChecker check("attention_forward");
+  check.that(args.dropout.share == 0, "dropout", "a library serves none");
   AttentionLayout asked = layout_of(check, shape, args.mask, args.q, args.k, args.v);
   check_heads(check, "o", args.o);
   asked.o_stride = args.o.token_stride;
@@ -164,6 +165,7 @@ void forward_by_library(Context& context, const AttentionShape& shape, const Att
 void backward_by_library(Context& context, const AttentionShape& shape,
                          const AttentionBackward& args, const AttentionLibraryKernels& library) {
   const ArgumentChecker check("attention_backward");
+  check.that(args.dropout.share == 0, "dropout", "a library serves none");
   AttentionLayout asked = layout_of(check, shape, args.mask, args.q, args.k, args.v);
   check.that(args.o.data != nullptr, "o", "a library makes delta of it");
   check_heads(check, "o", args.o);
@@ -227,6 +229,7 @@ const AttentionBackend cudnn_attention = {
                .documents = false,
                .windows = false,
                .sequence_parts = false,
+               .dropout = false,
                .tokens_min = 2,
                .head_dim_step = attention_internal::kRowUnit},
     .forward =

@@ -210,15 +210,31 @@ void for_head_size(const Args& args, const ByHeadSize<Args>& by) {
 
 void forward(const AttentionGpuForward& args) {
   for_head_size<AttentionGpuForward>(
-      args, {forward_f32, forward_bf16<32, 32>, forward_bf16<64, 64>, forward_bf16<80, 80>,
-             forward_bf16<96, 96>, forward_bf16<128, 128>, forward_bf16<192, 128>,
-             forward_bf16<256, 256>});
+      args, {[](const AttentionGpuForward& of) { forward_f32(of, nullptr); }, forward_bf16<32, 32>,
+             forward_bf16<64, 64>, forward_bf16<80, 80>, forward_bf16<96, 96>,
+             forward_bf16<128, 128>, forward_bf16<192, 128>, forward_bf16<256, 256>});
 }
 void backward(const AttentionGpuBackward& args) {
   for_head_size<AttentionGpuBackward>(
-      args, {backward_f32, backward_bf16<32, 32>, backward_bf16<64, 64>, backward_bf16<80, 80>,
-             backward_bf16<96, 96>, backward_bf16<128, 128>, backward_bf16<192, 128>,
-             backward_bf16<256, 256>});
+      args,
+      {[](const AttentionGpuBackward& of) { backward_f32(of, nullptr); }, backward_bf16<32, 32>,
+       backward_bf16<64, 64>, backward_bf16<80, 80>, backward_bf16<96, 96>, backward_bf16<128, 128>,
+       backward_bf16<192, 128>, backward_bf16<256, 256>});
+}
+
+void forward_dropped(const AttentionGpuForward& args, const AttentionDropping& dropping) {
+  const std::int64_t d = args.shape.head_dim;
+  if (args.shape.type == DType::kF32) return forward_f32(args, &dropping);
+  (d <= 64    ? forward_dropping<64>
+   : d <= 128 ? forward_dropping<128>
+              : forward_dropping<256>)(args, dropping);
+}
+void backward_dropped(const AttentionGpuBackward& args, const AttentionDropping& dropping) {
+  const std::int64_t d = args.shape.head_dim;
+  if (args.shape.type == DType::kF32) return backward_f32(args, &dropping);
+  (d <= 64    ? backward_dropping<64>
+   : d <= 128 ? backward_dropping<128>
+              : backward_dropping<256>)(args, dropping);
 }
 
 }  // namespace
@@ -244,9 +260,11 @@ std::size_t smem_bytes_of_block() {
 
 }  // namespace attention
 
-const AttentionGpuKernels attention_cuda = {
-    attention::forward,   attention::backward,   attention::cached,     attention::merge,
-    attention::delta,     attention::sinks,      attention::sink_terms, attention::transpose_lse,
-    attention::add_heads, attention::round_heads};
+const AttentionGpuKernels attention_cuda = {attention::forward,         attention::backward,
+                                            attention::forward_dropped, attention::backward_dropped,
+                                            attention::cached,          attention::merge,
+                                            attention::delta,           attention::sinks,
+                                            attention::sink_terms,      attention::transpose_lse,
+                                            attention::add_heads,       attention::round_heads};
 
 }  // namespace trireme::cuda

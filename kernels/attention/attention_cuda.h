@@ -20,8 +20,15 @@ void backward_sm90(const AttentionGpuBackward& args);
 template <int kD, int kDv>
 void wide_backward_sm90(const AttentionGpuBackward& args);
 
-void forward_f32(const AttentionGpuForward& args);
-void backward_f32(const AttentionGpuBackward& args);
+/// With dropout: of 64, 128 and 256 columns.
+template <int kD>
+void forward_dropping(const AttentionGpuForward& args, const AttentionDropping& dropping);
+template <int kD>
+void backward_dropping(const AttentionGpuBackward& args, const AttentionDropping& dropping);
+
+/// With dropout where `dropping` is not null.
+void forward_f32(const AttentionGpuForward& args, const AttentionDropping* dropping);
+void backward_f32(const AttentionGpuBackward& args, const AttentionDropping* dropping);
 
 void cached(const AttentionCachedArgs& args);
 

@@ -3,10 +3,29 @@
 
 #include "kernels/attention/attention_backward.cuh"
 #include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/attention_dropout.cuh"
 #include "kernels/attention/attention_mma.cuh"
 
 namespace trireme::cuda::attention {
 namespace {
+
+/// Whether each of a lane's pairs of a row is kept: columns `column`, `column` + 4, ...
+template <int kPerLane, class Drop>
+__device__ __forceinline__ typename Drop::Kept kept_of_row(const Drop& dropping,
+                                                           std::int64_t sequence, int head,
+                                                           RowsOf rows, int row, int column) {
+  typename Drop::Kept kept = {};
+  if constexpr (Drop::kDrops) {
+    const HeadPairs pairs(dropping.args, dropping.sample(sequence), head);
+#pragma unroll 1
+    for (int i = 0; i < kPerLane; ++i) {
+      const int at = column + 4 * i;
+      const bool keys = rows == RowsOf::kKeys;
+      kept.bits[0] |= (pairs.template kept<1, 1>(keys ? at : row, keys ? row : at) & 1U) << i;
+    }
+  }
+  return kept;
+}
 
 /// kD: the largest head that the sums in registers are made for.
 template <int kD>
@@ -86,10 +105,11 @@ struct ForwardSmem {
   alignas(16) typename F32<kD>::Weights p;
 };
 
-template <int kD>
+template <int kD, class Drop>
 __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
     forward_f32_kernel(const __grid_constant__ AttentionGpuForward args,
-                       const __grid_constant__ BlockOrder order) {
+                       const __grid_constant__ BlockOrder order,
+                       const __grid_constant__ Drop dropping) {
   using F = F32<kD>;
   auto& s = smem<ForwardSmem<kD>>();
   const int row = static_cast<int>(threadIdx.x / 4), quarter = static_cast<int>(threadIdx.x % 4);
@@ -124,6 +144,8 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
     float p[F::kPerLane];
     F::products(p, s.q, s.k, row, keys.count, head_dim);
     const float before = largest;
+    const auto kept = kept_of_row<F::kPerLane>(dropping, sequence, head, RowsOf::kQueries,
+                                               queries.position + row, keys.position + quarter);
 #pragma unroll
     for (int i = 0; i < F::kPerLane; ++i) {
       const int at = quarter + 4 * i, key = keys.position + at;
@@ -138,7 +160,7 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
     for (int i = 0; i < F::kPerLane; ++i) {
       const float weight = exp2f(fmaf(p[i], scale_log2, -shift));
       sum += weight;
-      s.p[row][quarter + 4 * i] = weight;
+      s.p[row][quarter + 4 * i] = kept.of(weight, i, 0);
     }
 #pragma unroll
     for (int i = 0; i < kD / 16; ++i)
@@ -150,7 +172,7 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
   sum = quad_sum(sum);
   if (row >= queries.count) return;
   const std::int64_t token = first_row + queries.index + row;
-  const float factor = sum == 0 ? 0 : 1 / sum;  // a NaN stays one
+  const float factor = sum == 0 ? 0 : dropping.factor() / sum;  // a NaN stays one
   float* to =
       static_cast<float*>(args.o.data) + token * args.o.stride + std::int64_t{head} * value_dim;
   F::for_each_sum(out, value_dim, [&](int column, float value) { to[column] = value * factor; });
@@ -167,10 +189,11 @@ struct BackwardSmem {
   int first_key[F32<kD>::kColumns];
 };
 
-template <int kD, RowsOf kRowsOf>
+template <int kD, RowsOf kRowsOf, class Drop>
 __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
     backward_f32_kernel(const __grid_constant__ AttentionGpuBackward args,
-                        const __grid_constant__ BlockOrder order) {
+                        const __grid_constant__ BlockOrder order,
+                        const __grid_constant__ Drop dropping) {
   using F = F32<kD>;
   constexpr bool kKeyRows = kRowsOf == RowsOf::kKeys;
   auto& s = smem<BackwardSmem<kD>>();
@@ -213,6 +236,9 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
     float p[F::kPerLane], dp[F::kPerLane];
     F::products(p, s.rows1, s.columns1, row, step.tile.count, head_dim);
     F::products(dp, s.rows2, s.columns2, row, step.tile.count, value_dim);
+    const auto kept =
+        kept_of_row<F::kPerLane>(dropping, work.sequence(), kKeyRows ? step.head : work.head,
+                                 kRowsOf, own.position + row, step.tile.position + quarter);
 #pragma unroll
     for (int i = 0; i < F::kPerLane; ++i) {
       const int at = quarter + 4 * i;
@@ -225,7 +251,9 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
         if (row < own.count && key <= query && query - key <= args.reach && key >= first_key) {
           const float lse = kKeyRows ? s.lse[at] : row_lse;
           weight = exp2f(fmaf(p[i], scale_log2, -lse * kLog2E));
-          ds = weight * (dp[i] - (kKeyRows ? s.delta[at] : row_delta));
+          const float of_kept = kept.of(dp[i] * dropping.factor(), i, 0);
+          ds = weight * (of_kept - (kKeyRows ? s.delta[at] : row_delta));
+          weight = kept.of(weight, i, 0);
         }
       }
       if constexpr (kKeyRows) s.p[row][at] = weight;
@@ -245,27 +273,27 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
     F::for_each_sum(sums, dims, [&](int column, float value) { at[column] += factor * value; });
   };
   add(kKeyRows ? args.dk : args.dq, head_dim, sum1, args.scale);
-  if constexpr (kKeyRows) add(args.dv, value_dim, sum2, 1);
+  if constexpr (kKeyRows) add(args.dv, value_dim, sum2, dropping.factor());
 }
 
-template <int kD>
-void forward(const AttentionGpuForward& args) {
+template <int kD, class Drop>
+void forward(const AttentionGpuForward& args, const Drop& dropping) {
   const AttentionShape& shape = args.shape;
   const int tiles = tile_count(args.q_ranges, F32<kD>::kRows);
   const BlockOrder order =
       block_order(tiles, shape.sequences * shape.heads, shape.heads / shape.kv_heads,
                   shape.kv_tokens * shape.head_dim * 8, true);
-  launch(forward_f32_kernel<kD>,
+  launch(forward_f32_kernel<kD, Drop>,
          {.grid = static_cast<unsigned>(tiles) * static_cast<unsigned>(order.groups),
           .block = F32<kD>::kBlock,
           .smem_bytes = sizeof(ForwardSmem<kD>),
           .stream = stream_of(args.exec),
           .name = "attention_forward"},
-         args, order);
+         args, order, dropping);
 }
 
-template <int kD, RowsOf kRowsOf>
-void launch_backward(const AttentionGpuBackward& args) {
+template <int kD, RowsOf kRowsOf, class Drop>
+void launch_backward(const AttentionGpuBackward& args, const Drop& dropping) {
   constexpr bool kKeyRows = kRowsOf == RowsOf::kKeys;
   const AttentionShape& shape = args.shape;
   const std::int64_t sharing = shape.heads / shape.kv_heads;
@@ -275,31 +303,46 @@ void launch_backward(const AttentionGpuBackward& args) {
                                              sharing * shape.q_tokens * shape.head_dim * 8, false)
                                : block_order(tiles, shape.sequences * shape.heads, sharing,
                                              shape.kv_tokens * shape.head_dim * 8, true);
-  launch(backward_f32_kernel<kD, kRowsOf>,
+  launch(backward_f32_kernel<kD, kRowsOf, Drop>,
          {.grid = static_cast<unsigned>(tiles) * static_cast<unsigned>(order.groups),
           .block = F32<kD>::kBlock,
           .smem_bytes = sizeof(BackwardSmem<kD>),
           .stream = stream_of(args.exec),
           .name = "attention_backward"},
-         args, order);
+         args, order, dropping);
 }
 
-template <int kD>
-void backward(const AttentionGpuBackward& args) {
+template <int kD, class Drop>
+void backward(const AttentionGpuBackward& args, const Drop& dropping) {
   find_tile_first_keys(args, F32<kD>::kColumns);
-  launch_backward<kD, RowsOf::kKeys>(args);
-  launch_backward<kD, RowsOf::kQueries>(args);
+  launch_backward<kD, RowsOf::kKeys>(args, dropping);
+  launch_backward<kD, RowsOf::kQueries>(args, dropping);
+}
+
+template <class Drop>
+void forward_of_size(const AttentionGpuForward& args, const Drop& dropping) {
+  const std::int64_t d = args.shape.head_dim;
+  (d <= 64    ? forward<64, Drop>
+   : d <= 128 ? forward<128, Drop>
+              : forward<256, Drop>)(args, dropping);
+}
+template <class Drop>
+void backward_of_size(const AttentionGpuBackward& args, const Drop& dropping) {
+  const std::int64_t d = args.shape.head_dim;
+  (d <= 64    ? backward<64, Drop>
+   : d <= 128 ? backward<128, Drop>
+              : backward<256, Drop>)(args, dropping);
 }
 
 }  // namespace
 
-void forward_f32(const AttentionGpuForward& args) {
-  const std::int64_t d = args.shape.head_dim;
-  (d <= 64 ? forward<64> : d <= 128 ? forward<128> : forward<256>)(args);
+void forward_f32(const AttentionGpuForward& args, const AttentionDropping* dropping) {
+  dropping == nullptr ? forward_of_size(args, NoDropping())
+                      : forward_of_size(args, Dropping{*dropping});
 }
-void backward_f32(const AttentionGpuBackward& args) {
-  const std::int64_t d = args.shape.head_dim;
-  (d <= 64 ? backward<64> : d <= 128 ? backward<128> : backward<256>)(args);
+void backward_f32(const AttentionGpuBackward& args, const AttentionDropping* dropping) {
+  dropping == nullptr ? backward_of_size(args, NoDropping())
+                      : backward_of_size(args, Dropping{*dropping});
 }
 
 }  // namespace trireme::cuda::attention

@@ -59,7 +59,9 @@ bool forward(Context& context, const AttentionShape& shape, const AttentionForwa
     forward_by(backend, context, shape, args);
   };
   run(fastest(context, key_of(shape, false),
-              served_by_library(shape, args.mask, {args.q, args.k, args.v, args.o}), run));
+              args.dropout.share == 0 &&
+                  served_by_library(shape, args.mask, {args.q, args.k, args.v, args.o}),
+              run));
   return true;
 }
 
@@ -68,15 +70,16 @@ const AttentionBackend& fastest_backward(Context& context, const AttentionShape&
   AttentionLayout layout{shape.sequences, shape.q_tokens, shape.heads,
                          shape.kv_heads,  shape.head_dim, shape.value_dim};
   layout.deterministic = context.deterministic();
-  return fastest(context, key_of(shape, true),
-                 served_by_library(shape, args.mask, {args.q, args.k, args.v, args.o, args.d_o}) &&
-                     backward_is_candidate(layout),
-                 [&](const AttentionBackend& backend) {
-                   AttentionBackward measured = args;
-                   if (backend.writes(context, shape, args) == AttentionWrites::kNo)
-                     measured.written = {};
-                   backend.backward(context, shape, measured);
-                 });
+  return fastest(
+      context, key_of(shape, true),
+      args.dropout.share == 0 &&
+          served_by_library(shape, args.mask, {args.q, args.k, args.v, args.o, args.d_o}) &&
+          backward_is_candidate(layout),
+      [&](const AttentionBackend& backend) {
+        AttentionBackward measured = args;
+        if (backend.writes(context, shape, args) == AttentionWrites::kNo) measured.written = {};
+        backend.backward(context, shape, measured);
+      });
 }
 
 void backward(Context& context, const AttentionShape& shape, const AttentionBackward& args) {

@@ -2,6 +2,7 @@
 // transposed, S^T[key][query] = K Q^T: a query's maximum and sum are its lane's, never folded.
 
 #include "kernels/attention/attention_cpu.h"
+#include "kernels/attention/attention_dropout.h"
 #include "kernels/attention/attention_tile.h"
 #include "kernels/attention/attention_view.h"
 #include "kernels/common/parallel.h"
@@ -24,6 +25,7 @@ struct ForwardTiles {
   float *maximum, *sum;  // [128], of the queries
   float* rescale;        // [kPanel]
   float *low, *high;     // [128]
+  float* factors;        // [64][kPanel], of a panel's pairs: with dropout
 };
 
 ForwardTiles forward_tiles(TileMemory& memory, const AttentionShape& shape) {
@@ -40,6 +42,7 @@ ForwardTiles forward_tiles(TileMemory& memory, const AttentionShape& shape) {
   t.rescale = memory.take(kPanel);
   t.low = memory.take(kQueries);
   t.high = memory.take(kQueries);
+  t.factors = memory.take(kAttentionBlock * kPanel);
   return t;
 }
 
@@ -68,8 +71,9 @@ struct Ahead {
 };
 
 /// Scores to probabilities in place for the group that begins at lane `first` of a panel. Updates
-/// its maximum and sum; `rescale` becomes earlier sums' factor. Sums run in ascending keys.
-template <bool kMasked>
+/// its maximum and sum; `rescale` becomes earlier sums' factor. Sums run in ascending keys. With
+/// dropout probabilities get their factors, their sum does not.
+template <bool kMasked, bool kDrops>
 void softmax_group(const ForwardTiles& t, std::int64_t panel, std::int64_t first, KeySpan span) {
   const std::int64_t base = panel * kPanel;
   for (std::int64_t lane = first; lane < first + kGroup; lane += F32::kWidth) {
@@ -94,7 +98,10 @@ void softmax_group(const ForwardTiles& t, std::int64_t panel, std::int64_t first
     for (std::int64_t j = span.low; j < span.high; ++j) {
       float* s = t.s + j * kPanel + lane;
       const F32 p = exp2(F32::load(s) - subtract);
-      p.store(s);
+      if constexpr (kDrops)
+        (p * F32::load(t.factors + j * kPanel + lane)).store(s);
+      else
+        p.store(s);
       sum = sum + p;
     }
     best.store(t.maximum + base + lane);
@@ -143,6 +150,7 @@ void scores_of_panel(const ForwardTiles& t, std::int64_t panel, const BlockView*
 }
 
 /// `views`: what each group of the panel sees; `queries` of it there are.
+template <bool kDrops>
 void attend_panel(const ForwardTiles& t, std::int64_t panel, std::int64_t queries,
                   const BlockView* views, const AttentionShape& shape, const Ahead& ahead) {
   scores_of_panel(t, panel, views, shape.head_dim);
@@ -150,8 +158,8 @@ void attend_panel(const ForwardTiles& t, std::int64_t panel, std::int64_t querie
     ahead.fetch(panel * kGroupsInPanel + first / kGroup);
     const auto& [span, whole] = views[first / kGroup];
     if (span.empty()) continue;
-    whole ? softmax_group<false>(t, panel, first, span)
-          : softmax_group<true>(t, panel, first, span);
+    whole ? softmax_group<false, kDrops>(t, panel, first, span)
+          : softmax_group<true, kDrops>(t, panel, first, span);
     Product<> output{};
     output.a = t.s + span.low * kPanel + first;
     output.a_stride = kPanel;
@@ -248,7 +256,17 @@ struct ForwardBlock {
     load_keys(block, hull);
     for (std::int64_t i = 0; i < b.count; i += kPanel) {
       const std::int64_t queries = b.count - i < kPanel ? b.count - i : kPanel;
-      attend_panel(t, i / kPanel, queries, views + i / kGroup, args.shape, ahead);
+      const BlockView* seen = views + i / kGroup;
+      if (!args.dropping.drops()) {
+        attend_panel<false>(t, i / kPanel, queries, seen, args.shape, ahead);
+        continue;
+      }
+      factors_of<FactorLanes::kQueries>(
+          args.dropping,
+          {b.sequence, b.head, args.visibility.q_position + b.query + i, queries, block.position,
+           block.count},
+          t.factors, kPanel);
+      attend_panel<true>(t, i / kPanel, queries, seen, args.shape, ahead);
     }
   }
 

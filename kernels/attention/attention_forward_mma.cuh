@@ -10,6 +10,7 @@
 // Floor: 4 D operations a visible pair and head; mma.sync reaches some 500 of wgmma's 790 TFLOP/s.
 
 #include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/attention_dropout.cuh"
 #include "kernels/attention/attention_mma.cuh"
 
 namespace trireme::cuda::attention {
@@ -67,9 +68,11 @@ struct Forward {
       }
   }
 
-  /// Turns scores into weights relative to the running maximum, which may grow.
+  /// Turns scores into weights relative to the running maximum, which may grow. Their sum is that
+  /// of all, weights are those of `kept`.
+  template <class Kept>
   static __device__ __forceinline__ void soften(Weights& weights, Scores& s, Rows& rows, Out& out,
-                                                float scale_log2) {
+                                                float scale_log2, const Kept& kept) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -93,7 +96,8 @@ struct Forward {
             p[e] = ptx::exp2_approx(fmaf(s[m][n][2 * h + e], scale_log2, -shift));
             sum += p[e];
           }
-          weights[m][n][h] = pack(p[0], p[1]);
+          const int bit = 4 * n + 2 * m + h;
+          weights[m][n][h] = pack(kept.of(p[0], bit, 0), kept.of(p[1], bit, 1));
         }
         rows.sum[m][h] = sum;
         // Seldom after the first tiles.
@@ -107,7 +111,7 @@ struct Forward {
 
   static __device__ __forceinline__ void finish(const AttentionGpuForward& args, Rows& rows,
                                                 Out& out, std::int64_t first_row, int count,
-                                                int row, int head) {
+                                                int row, int head, float of_kept) {
     const int value_dim = static_cast<int>(args.shape.value_dim),
               column = static_cast<int>(threadIdx.x % 4) * 2;
     auto* o = static_cast<bf16*>(args.o.data);
@@ -120,7 +124,7 @@ struct Forward {
         const int tile_row = row + m * 16 + h * 8;
         if (tile_row >= count) continue;
         const std::int64_t token = first_row + tile_row;
-        const float factor = sum == 0 ? 0 : 1 / sum;  // a NaN stays one
+        const float factor = sum == 0 ? 0 : of_kept / sum;  // a NaN stays one
         bf16* to = o + token * args.o.stride + std::int64_t{head} * value_dim + column;
 #pragma unroll
         for (int n = 0; n < kV / 8; ++n) {
@@ -143,10 +147,11 @@ struct Forward {
   }
 };
 
-template <int kD, int kV>
-__global__ void __launch_bounds__(kThreads, 2)
-    forward_kernel(const __grid_constant__ AttentionGpuForward args,
-                   const __grid_constant__ BlockOrder order, bool chunks) {
+/// What a block does.
+template <int kD, int kV, class Drop>
+__device__ __forceinline__ void forward_tile(const AttentionGpuForward& args,
+                                             const BlockOrder& order, bool chunks,
+                                             const Drop& dropping) {
   using F = Forward<kD, kV>;
   auto& s = smem<typename F::Smem>();
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
@@ -197,6 +202,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   typename F::Out out = {};
 
+  const std::uint32_t sample = dropping.sample(sequence);
   const HeadRows q = head_rows(args.q, first_row, head, head_dim);
   const auto load_keys = [&](const Tile& keys, int stage) {
     if (keys.count == 0) return;
@@ -220,27 +226,46 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (s.bounds[warp].meets(s.tiles[slot])) {
       typename F::Scores scores;
       typename F::Weights weights;
+      typename Drop::Kept kept = {};
+      if constexpr (Drop::kDrops)  // before the scores stand in registers
+        kept = HeadPairs(dropping.args, sample, head)
+                   .template of_query_rows<2 * F::kRowTiles, F::kKeys / 8>(
+                       s.queries.position + row, s.tiles[slot].position + lane % 4 * 2);
       product_of_rows<kD, F::kRowTiles, F::kKeys>(scores, &s.q[0][0], warp * F::kRowsPerWarp,
                                                   &s.k[stage][0][0]);
       const Tile keys = s.tiles[slot];
       if (!s.bounds[warp].covers(keys) || keys.count < F::kKeys)
         F::mask(scores, s.queries, keys, row, {s.first_key, args.reach});
-      F::soften(weights, scores, rows, out, scale_log2);
+      F::soften(weights, scores, rows, out, scale_log2, kept);
       add_weighted_rows<kV, kV, F::kRowTiles, F::kKeys>(out, weights, &s.v[stage][0][0]);
     }
   }
-  F::finish(args, rows, out, s.first_row, s.queries.count, row, head);
+  F::finish(args, rows, out, s.first_row, s.queries.count, row, head, dropping.factor());
 }
 
 template <int kD, int kV>
-void forward_bf16(const AttentionGpuForward& args) {
+__global__ void __launch_bounds__(kThreads, 2)
+    forward_kernel(const __grid_constant__ AttentionGpuForward args,
+                   const __grid_constant__ BlockOrder order, bool chunks) {
+  forward_tile<kD, kV>(args, order, chunks, NoDropping());
+}
+template <int kD>
+__global__ void __launch_bounds__(kThreads, 2)
+    forward_dropping_kernel(const __grid_constant__ AttentionGpuForward args,
+                            const __grid_constant__ BlockOrder order, bool chunks,
+                            const __grid_constant__ Dropping dropping) {
+  forward_tile<kD, kD>(args, order, chunks, dropping);
+}
+
+template <int kD, int kV, class Kernel, class... Drop>
+void launch_forward(Kernel kernel, const AttentionGpuForward& args, const Drop&... dropping) {
   using F = Forward<kD, kV>;
   const AttentionShape& shape = args.shape;
   const int tiles = tile_count(args.q_ranges, F::kQueries);
   const BlockOrder order =
       block_order(tiles, shape.sequences * shape.heads, shape.heads / shape.kv_heads,
                   shape.kv_tokens * (shape.head_dim + shape.value_dim) * 2, true);
-  launch(forward_kernel<kD, kV>,
+  launch(kernel,
          {.grid = static_cast<unsigned>(tiles) * static_cast<unsigned>(order.groups),
           .block = kThreads,
           .smem_bytes = sizeof(typename F::Smem),
@@ -248,7 +273,17 @@ void forward_bf16(const AttentionGpuForward& args) {
           .name = "attention_forward"},
          args, order,
          whole_chunks(args.q, shape.head_dim) && whole_chunks(args.k, shape.head_dim) &&
-             whole_chunks(args.v, shape.value_dim));
+             whole_chunks(args.v, shape.value_dim),
+         dropping...);
+}
+
+template <int kD, int kV>
+void forward_bf16(const AttentionGpuForward& args) {
+  launch_forward<kD, kV>(forward_kernel<kD, kV>, args);
+}
+template <int kD>
+void forward_dropping(const AttentionGpuForward& args, const AttentionDropping& dropping) {
+  launch_forward<kD, kD>(forward_dropping_kernel<kD>, args, Dropping{dropping});
 }
 
 }  // namespace trireme::cuda::attention

@@ -86,14 +86,19 @@ enum class Kernels : std::uint8_t { kBest, kMma, kWgmma };
 bool forward_by(Context& context, const AttentionShape& shape, const AttentionForward& args,
                 Kernels kernels) {
   AttentionGpuForward raw = gpu_args(context, shape, args);
-  const AttentionHopperKernels* const hopper = hopper_kernels_of(context);
+  const AttentionDropping dropping = dropping_of(args.dropout, shape.sequences);
+  const AttentionHopperKernels* const hopper =
+      dropping.drops() ? nullptr : hopper_kernels_of(context);
   const bool served = hopper != nullptr && hopper->serves_forward(raw);
   expect(served || kernels != Kernels::kWgmma, "no kernel for Hopper serves this attention");
   const bool by_wgmma = served && kernels != Kernels::kMma,
              leaves = by_wgmma &&
                       (raw.quantized.codes == nullptr || shape.value_dim % RowCodes::kBlock == 0);
   if (!leaves) raw.quantized = {};
-  (by_wgmma ? hopper->forward : gpu_kernels_of().forward)(raw);
+  if (dropping.drops())
+    gpu_kernels_of().forward_dropping(raw, dropping);
+  else
+    (by_wgmma ? hopper->forward : gpu_kernels_of().forward)(raw);
   return leaves;
 }
 
@@ -136,7 +141,9 @@ bool has_all_keys(const AttentionGpuBackward& raw) {
 AttentionWrites writes(Context& context, const AttentionShape& shape,
                        const AttentionBackward& args) {
   const AttentionHopperKernels* const hopper = hopper_kernels_of(context);
-  if (!args.written.given() || hopper == nullptr) return AttentionWrites::kNo;
+  if (!args.written.given() || hopper == nullptr ||
+      dropping_of(args.dropout, shape.sequences).drops())
+    return AttentionWrites::kNo;
   const AttentionGpuBackward raw = gpu_args(context, shape, args);
   return has_all_keys(raw) && hopper->serves_backward(raw) ? AttentionWrites::kFromDelta
                                                            : AttentionWrites::kNo;
@@ -173,13 +180,18 @@ void take_scratch(Context& context, AttentionGpuBackward& args, bool turns) {
 void backward_by(Context& context, const AttentionShape& shape, const AttentionBackward& args,
                  Kernels kernels) {
   AttentionGpuBackward raw = gpu_args(context, shape, args);
-  const AttentionHopperKernels* const hopper = hopper_kernels_of(context);
+  const AttentionDropping dropping = dropping_of(args.dropout, shape.sequences);
+  const AttentionHopperKernels* const hopper =
+      dropping.drops() ? nullptr : hopper_kernels_of(context);
   const bool served = hopper != nullptr && hopper->serves_backward(raw);
   expect(served || kernels != Kernels::kWgmma, "no kernel for Hopper serves this attention");
   const bool by_wgmma = served && kernels != Kernels::kMma, written = args.written.given();
   if (!by_wgmma || !has_all_keys(raw)) refuse_written(args);
   take_scratch(context, raw, by_wgmma && !raw.atomics);
-  (by_wgmma ? hopper->backward : gpu_kernels_of().backward)(raw);
+  if (dropping.drops())
+    gpu_kernels_of().backward_dropping(raw, dropping);
+  else
+    (by_wgmma ? hopper->backward : gpu_kernels_of().backward)(raw);
   if (written)
     gpu_kernels_of().round_heads({context.exec(),
                                   args.dq.tokens,

@@ -92,6 +92,8 @@ struct AttentionRoundHeads {
 struct AttentionGpuKernels {
   void (*forward)(const AttentionGpuForward&);
   void (*backward)(const AttentionGpuBackward&);
+  void (*forward_dropping)(const AttentionGpuForward&, const AttentionDropping&);
+  void (*backward_dropping)(const AttentionGpuBackward&, const AttentionDropping&);
   void (*cached)(const AttentionCachedArgs&);
   void (*merge)(const AttentionRowsArgs&);
   void (*delta)(const AttentionRowsArgs&);

@@ -20,16 +20,20 @@ inline const std::int32_t* first_key_of(const AttentionMask& mask) {
   return mask.first_key_T.given() ? mask.first_key_T.as<std::int32_t>() : nullptr;
 }
 
+/// Of an op's argument, checked.
+AttentionDropping dropping_of(const AttentionDropout& dropout, std::int64_t sequences);
+
 /// All that the op's contract has.
 inline constexpr AttentionBackend::Serves kServesAll = {.cpu = true,
                                                         .f32 = true,
                                                         .documents = true,
                                                         .windows = true,
                                                         .sequence_parts = true,
+                                                        .dropout = true,
                                                         .tokens_min = 1,
                                                         .head_dim_step = 1};
 
-/// Whether a library computes this; `heads`: all operands.
+/// Whether a library computes this without dropout; `heads`: all operands.
 bool served_by_library(const AttentionShape& shape, const AttentionMask& mask,
                        std::initializer_list<ConstHeadsView> heads);
 

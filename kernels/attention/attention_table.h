@@ -49,6 +49,18 @@ struct AttentionHeads {
   std::int64_t stride;  ///< from token to token, in elements
 };
 
+/// AttentionDropout as kernels read it.
+struct AttentionDropping {
+  std::uint64_t key = 0;
+  const std::uint32_t* samples = nullptr;  ///< of sequence b: samples[b stride]
+  std::int64_t stride = 0;
+  std::uint32_t first_head = 0;
+  std::uint32_t dropped = 0;  ///< of 2^16; 0: none
+  float factor = 1;           ///< of what is kept
+
+  [[nodiscard]] bool drops() const { return dropped > 0; }
+};
+
 struct AttentionForwardArgs {
   AttentionShape shape;
   AttentionVisibility visibility;
@@ -59,6 +71,7 @@ struct AttentionForwardArgs {
   const AttentionItem* starts;  ///< of each piece, and the end
   int pieces;
   std::byte* scratch;
+  AttentionDropping dropping;  ///< not with forward_few
 };
 
 struct AttentionBackwardArgs {
@@ -72,6 +85,7 @@ struct AttentionBackwardArgs {
   int pieces;
   std::byte* scratch;
   float* partial;  ///< pieces * [H/G, Tq, D], where several pieces share a group; else null
+  AttentionDropping dropping;
 };
 
 struct AttentionRowsArgs {

@@ -1,29 +1,9 @@
+#include "kernels/common/philox.cuh"
 #include "kernels/common/turns.cuh"
 #include "kernels/dropout/dropout_table.h"
 
 namespace trireme::cuda {
 namespace {
-
-/// Philox-4x32-10 of counter (token, group) as base/random.h has it.
-__device__ __forceinline__ void numbers_of(std::uint64_t key, const std::uint32_t* token,
-                                           std::uint64_t group, std::uint32_t (&words)[4]) {
-  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
-  words[0] = token[1];
-  words[1] = token[0];
-  words[2] = static_cast<std::uint32_t>(group);
-  words[3] = static_cast<std::uint32_t>(group >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t p0 = std::uint64_t{0xD2511F53} * words[0];
-    const std::uint64_t p1 = std::uint64_t{0xCD9E8D57} * words[2];
-    words[0] = static_cast<std::uint32_t>(p1 >> 32) ^ words[1] ^ k0;
-    words[1] = static_cast<std::uint32_t>(p1);
-    words[2] = static_cast<std::uint32_t>(p0 >> 32) ^ words[3] ^ k1;
-    words[3] = static_cast<std::uint32_t>(p0);
-    k0 += 0x9E3779B9;
-    k1 += 0xBB67AE85;
-  }
-}
 
 /// A thread: the columns of a row that one number serves. kWhole: all of them lie together,
 /// aligned.
@@ -37,8 +17,11 @@ __global__ void __launch_bounds__(kTurnThreads)
   const std::int64_t column = group * kDropoutGroup - args.first_column;
   const T* x = static_cast<const T*>(args.x) + row * args.columns;
   T* y = static_cast<T*>(args.y) + row * args.columns;
-  std::uint32_t words[4];
-  numbers_of(args.key, args.tokens + 2 * row, static_cast<std::uint64_t>(group), words);
+  const auto counter = static_cast<std::uint64_t>(group);
+  std::uint32_t words[4] = {args.tokens[2 * row + 1], args.tokens[2 * row],
+                            static_cast<std::uint32_t>(counter),
+                            static_cast<std::uint32_t>(counter >> 32)};
+  philox(args.key, words);
   const auto kept = [&](int i) {
     const std::uint32_t number = i % 2 == 0 ? words[i / 2] & 0xffffU : words[i / 2] >> 16;
     return number >= args.dropped ? args.factor : 0.0F;

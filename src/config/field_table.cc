@@ -170,6 +170,9 @@ void add_data(std::vector<Field>& list) {
             "before the first step, else own",
         .peers = {"--attention-backend --use-flash-attn", "", "attn_implementation",
                   "model.attn_type"});
+  FIELD(model_backend.dropout,
+        .text = "Apply the dropouts of the model's config in training, as transformers does",
+        .peers = {"--attention-dropout --hidden-dropout", "", "", ""});
   FIELD(batch.global,
         .text =
             "Samples of one update: micro x accumulation x data; or a ramp, each size from the "

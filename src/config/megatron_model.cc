@@ -299,8 +299,13 @@ class MegatronModel {
     const auto eps = arguments_.real("--norm-epsilon");
     return eps ? *eps : arguments_.real("--layernorm-epsilon").value_or(1e-5);
   }
-  [[nodiscard]] double dropout(const char* name) const {
-    return arguments_.real(name).value_or(0.1);
+  /// A rate that the model has. Megatron-LM drops a tenth where nothing is said.
+  [[nodiscard]] double dropout(const char* name) {
+    const double rate = arguments_.real(name).value_or(0.1);
+    if (rate > 0)
+      draft_.set("model_backend.dropout", true,
+                 arguments_.has(name) ? name : fmt::format("{} (default)", name));
+    return rate;
   }
 
   void add_gpt2(Json& model) {
@@ -321,7 +326,7 @@ class MegatronModel {
         layers_);
     if (family_ == Family::kLlama && bias_) model["attention_bias"] = model["mlp_bias"] = true;
     model["attention_dropout"] = dropout("--attention-dropout");
-    if (const double rate = dropout("--hidden-dropout"); rate > 0) {
+    if (const double rate = arguments_.real("--hidden-dropout").value_or(0.1); rate > 0) {
       draft_.remark("--hidden-dropout {}{}: {} has none", rate,
                     arguments_.has("--hidden-dropout") ? "" : " (Megatron-LM's default)",
                     name_of(family_));

@@ -197,6 +197,9 @@ struct LayerConfig {
   MlpConfig mlp;                         ///< beside experts: the shared one
   std::optional<ExpertsConfig> experts;  ///< in the MLP's branch
   AdapterRanks adapters;
+  /// In training (ModelConfig::dropout_key): of the probabilities of attention, and of what each
+  /// branch adds to the stream.
+  double attention_dropout = 0, residual_dropout = 0;
   [[nodiscard]] bool norm_before() const { return norm_place != NormPlace::kAfter; }
   [[nodiscard]] bool norm_after() const { return norm_place != NormPlace::kBefore; }
   friend bool operator==(const LayerConfig&, const LayerConfig&) = default;
@@ -217,6 +220,9 @@ struct ModelConfig {
   /// Of a run that trains nothing else (RunConfig::Lora).
   std::optional<AdapterConfig> adapters = {};
   std::int64_t head_adapter_rank = 0;  ///< as LayerConfig::adapters; 0 where the head is tied
+  /// In training, of where the residual stream begins; the choice of this and the layers' dropout.
+  double embedding_dropout = 0;
+  std::uint64_t dropout_key = 0;
 
   ParamGroups groups = {};  ///< of a run's optimizer: what it declares of the parameters
 
@@ -230,6 +236,17 @@ struct ModelConfig {
   [[nodiscard]] bool has_experts() const {
     return std::any_of(layers.begin(), layers.end(),
                        [](const LayerConfig& layer) { return layer.experts.has_value(); });
+  }
+  /// Beside that of adapters.
+  [[nodiscard]] bool has_dropout() const {
+    return embedding_dropout > 0 ||
+           std::any_of(layers.begin(), layers.end(), [](const LayerConfig& layer) {
+             return layer.attention_dropout > 0 || layer.residual_dropout > 0;
+           });
+  }
+  /// Whether training tells tokens by their numbers (MicroBatch::numbers).
+  [[nodiscard]] bool numbers_tokens() const {
+    return has_dropout() || (adapters && adapters->dropout > 0);
   }
   /// Of the experts' choice.
   [[nodiscard]] bool has_router_bias() const {

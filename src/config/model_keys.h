@@ -12,7 +12,7 @@ namespace trireme {
 enum class KeyUse : std::uint8_t {
   kRead,     ///< decides the model
   kPass,     ///< without effect on training
-  kDropout,  ///< a rate that is not applied: one note when it is above 0
+  kDropout,  ///< a rate in [0, 1) (config/dropout.h)
   kFixed,    ///< a feature that we lack: only `inactive` values pass
 };
 

@@ -105,7 +105,6 @@ class ModelReader {
   }
 
   void check_keys(Family family) {
-    std::string dropout;
     for (const auto& [name, value] : keys_.as_object()) {
       const ModelKey* key = find_model_key(family, name);
       if (key == nullptr) {
@@ -113,13 +112,10 @@ class ModelReader {
       } else if (key->use == KeyUse::kFixed) {
         check_inactive(*key, value);
       } else if (key->use == KeyUse::kDropout) {
-        const auto rate = reader_.real(name, {0, 1});
-        if (rate.value_or(0) > 0)
-          dropout += fmt::format("{}{} {}", dropout.empty() ? "" : ", ", name, *rate);
+        if (reader_.real(name, {0, 1}).value_or(0) == 1)
+          reader_.report(name, "a number from 0 to below 1", "", "leaves nothing");
       }
     }
-    if (!dropout.empty())
-      origin_.notes.push_back(fmt::format("model: dropout is not applied ({})", dropout));
   }
 
   void check_inactive(const ModelKey& key, const Json& value) {

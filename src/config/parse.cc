@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "config/aliases.h"
 #include "config/contradictions.h"
+#include "config/dropout.h"
 #include "config/fields.h"
 #include "config/json_numbers.h"
 #include "config/merge.h"
@@ -197,7 +198,9 @@ void take_model(const Json& given, const ModelFinder& find, LoadedConfig& loaded
   } catch (const Error& error) {
     loaded.problems.push_back(problem_of(error, named ? "model" : "init.weights"));
   }
-  if (loaded.config.has_model()) loaded.config.model_json = loaded.config.model.source;
+  if (!loaded.config.has_model()) return;
+  loaded.config.model_json = loaded.config.model.source;
+  take_dropout(loaded.config, loaded.notes);
 }
 
 void parse_into(const Json& given, LoadedConfig& loaded, const ModelFinder& find = {}) {

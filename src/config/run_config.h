@@ -147,6 +147,7 @@ struct RunConfig {
 
   struct ModelBackend {
     AttentionKind attention = AttentionKind::kAuto;
+    bool dropout = false;  ///< of the model's config, in training
     friend bool operator==(const ModelBackend&, const ModelBackend&) = default;
   } model_backend;
 

@@ -28,6 +28,13 @@ float attention_scale(const AttentionConfig& config) {
   return 1 / std::sqrt(static_cast<float>(config.head_dim));
 }
 
+AttentionDropout attention_dropout(const LayerPass& pass) {
+  const double share = pass.config.attention_dropout;
+  if (!pass.dropout.given() || share == 0) return {};
+  return {share, pass.dropout.key_of(pass.index, DropoutPlace::kProbabilities),
+          pass.dropout.numbers_T2, pass.dropout.tensor_rank * pass.config.attention.heads};
+}
+
 /// Tokens [first, first + count).
 struct TokenRange {
   std::int64_t first, count;
@@ -299,6 +306,7 @@ ProductInput attend_forward(const LayerPass& pass, const AttentionWeights& weigh
   if (cache == nullptr) {
     args.quantized = {input_codes(pass, weights.out),
                       cleared_maxima(pass, weights.out, weights.out.x_amax_1)};
+    args.dropout = attention_dropout(pass);
     pass.context_axis.forward(pass.context, scratch.axis, args, weights.sinks_H);
   } else if (config.latent) {
     attend_cached_latents(pass, weights, acts, scratch, *cache, args);
@@ -358,6 +366,7 @@ TensorView backward_to_heads(const AttentionBranchBackward& of, const AttentionW
   args.mask = of.pass.mask;
   args.mask.window = config.window;
   args.scale = attention_scale(config);
+  args.dropout = attention_dropout(of.pass);
   const AttentionSinks sinks = sinks_of(of, weights, scratch);
   if (rounded && of.pass.context_axis.rank().extent == 1) {
     const QkvHeads<std::byte> gradient = split_heads(gradient_TX, config);

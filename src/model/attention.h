@@ -83,6 +83,7 @@ struct AttentionActivations : BranchActivations {
 };
 
 struct AttentionGradients : BranchGradients {
+  static constexpr DropoutPlace kOut = DropoutPlace::kAttentionOut;
   NormGradients q_norm, k_norm;
   NormGradients sinks;  ///< kept as a norm's weights, always: a sum is made before it is added
   LatentGradients latent;

@@ -168,13 +168,27 @@ NormForward rows_of(NormForward norm, std::int64_t first, std::int64_t count) {
   return norm;
 }
 
+struct LeftBranch {
+  const BranchWeights& weights;
+  const BranchActivations& acts;
+  DropoutPlace place;
+};
 /// From the last product's input to y in scratch.branch; `then` is done with its rows, and may
 /// write those of scratch.n.
-void leave_branch(const LayerPass& pass, const BranchWeights& weights,
-                  const BranchActivations& acts, const BlockForwardScratch& scratch,
-                  const ProductInput& x, RowsFunction then = {}) {
+void leave_branch(const LayerPass& pass, const LeftBranch& branch,
+                  const BlockForwardScratch& scratch, const ProductInput& x,
+                  RowsFunction then = {}) {
+  const BranchWeights& weights = branch.weights;
+  const BranchActivations& acts = branch.acts;
+  const TensorView y_SC = pass.tensor.residual_rows(scratch.branch_TC);
+  const auto drop_rows = [&](Context& of, std::int64_t first, std::int64_t count) {
+    const TensorView rows = y_SC.rows(first, count);
+    pass.drop(of, branch.place, rows, rows, first);
+    if (then.given()) then(of, first, count);
+  };
   if (!pass.config.norm_after())
-    return row_parallel_forward(pass, scratch.branch_TC, x, weights.out, scratch.n_TC, then);
+    return row_parallel_forward(pass, scratch.branch_TC, x, weights.out, scratch.n_TC,
+                                pass.drops_residual() ? RowsFunction(drop_rows) : then);
   const TensorView& kept_SC = acts.post_norm.s_TC;
   const TensorView made_SC = pass.tensor.residual_rows(scratch.n_TC);
   const bool in_place = kept_SC.shape == scratch.n_TC.shape;  // the residual stream has all rows
@@ -298,14 +312,15 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
   const auto norm_rows = [&](Context& of, std::int64_t first, std::int64_t count) {
     norm_forward(of, rows_of(norm, first, count));
   };
-  leave_branch(pass, weights.attention, acts.attention, scratch, attended, norm_rows);
+  leave_branch(pass, {weights.attention, acts.attention, DropoutPlace::kAttentionOut}, scratch,
+               attended, norm_rows);
   if (pass.config.experts) return experts_to_activation(pass, weights, acts, scratch, start.counts);
   mlp_forward(pass, weights.mlp, acts.mlp, n, scratch.act_TF);
 }
 
 void leave_mlp(const LayerPass& pass, const BlockWeights& weights, const BlockActivations& acts,
                const BlockForwardScratch& scratch) {
-  leave_branch(pass, weights.mlp, acts.mlp, scratch,
+  leave_branch(pass, {weights.mlp, acts.mlp, DropoutPlace::kMlpOut}, scratch,
                mlp_activation(pass, weights.mlp, acts.mlp, scratch.act_TF));
 }
 

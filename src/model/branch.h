@@ -9,11 +9,13 @@
 #include <utility>
 
 #include "kernels/attention/attention.h"
+#include "kernels/dropout/dropout.h"
 #include "kernels/elementwise/elementwise.h"
 #include "model/batch_invariance.h"
 #include "model/fp8_linear.h"
 #include "model/linear.h"
 #include "model/norm.h"
+#include "model/pass_dropout.h"
 #include "model/rope_table.h"
 #include "parallel/tensor_axis.h"
 
@@ -43,6 +45,7 @@ struct LayerPass {
   const ExpertsPass* experts = nullptr;  ///< in a model with experts
   AdapterScratch adapters = {};          ///< in a model with adapters
   std::int64_t index = 0;                ///< of the layer in the model
+  PassDropout dropout = {};              ///< in training, where the config asks for any
 
   [[nodiscard]] std::int64_t tokens() const { return positions.shape[0]; }
   /// Rows of a product may be made in parts, as they travel (TensorAxis), and have the same bits
@@ -55,6 +58,17 @@ struct LayerPass {
     ConstTensorView& numbers = pass.adapters.dropout.numbers_T2;
     if (numbers.given()) numbers = tensor.residual_rows(numbers);
     return pass;
+  }
+  [[nodiscard]] bool drops_residual() const {
+    return dropout.given() && config.residual_dropout > 0;
+  }
+  /// What dropout leaves of x, residual rows from `first` on.
+  void drop(Context& of, DropoutPlace place, TensorView y_SC, ConstTensorView x_SC,
+            std::int64_t first = 0) const {
+    const ConstTensorView numbers = tensor.residual_rows(dropout.numbers_T2);
+    trireme::dropout(of, y_SC, x_SC,
+                     {config.residual_dropout, dropout.key_of(index, place),
+                      numbers.rows(first, y_SC.shape[0]), 0});
   }
   void linear_forward(TensorView y_TN, const ProductInput& x, const LinearWeights& weights,
                       const LinearEpilogue& epilogue = {}) const {
@@ -172,7 +186,7 @@ struct StreamGradient {
 /// What B leaves for W. Those of width C have room for all tokens; W gathers n.
 struct BranchGradients {
   TensorView dy_TC;    ///< of the residual stream behind the branch
-  TensorView dout_TC;  ///< of f(n), where y is its norm; else not given, as it is dy
+  TensorView dout_TC;  ///< of f(n), where y is its norm or what dropout leaves; else dy is
   TensorView din_TX;
   TensorView n_TC;                     ///< its gradient before that
   TensorView din_amax_P, dout_amax_1;  ///< dout_amax: of last_product()
@@ -182,7 +196,8 @@ struct BranchGradients {
   [[nodiscard]] const TensorView& last_product() const { return dout_TC.given() ? dout_TC : dy_TC; }
   /// dy, for what makes it.
   [[nodiscard]] StreamGradient stream(const LayerConfig& layer) const {
-    return {dy_TC, layer.norm_after() ? TensorView() : dout_amax_1};
+    const bool apart = layer.norm_after() || layer.residual_dropout > 0;
+    return {dy_TC, apart ? TensorView() : dout_amax_1};
   }
 
   /// `own(size, gradient)` of each that has memory of its own, `exchanged(size, gradient,
@@ -206,6 +221,8 @@ struct BranchGradients {
     if (config.norm_after())
       shape.exchanges_residual() ? exchanged(n, of.dout_TC, acts.post_norm.s_TC...)
                                  : own(n, of.dout_TC);
+    else if (config.residual_dropout > 0)
+      own(n, of.dout_TC);
     if (!shape.split) return;
     if (config.norm_before()) NormGradients::each(config.norm, shape.hidden, own, of.norm);
     if (config.norm_after()) NormGradients::each(config.norm, shape.hidden, own, of.post_norm);
@@ -266,7 +283,12 @@ struct BranchBackward {
   }
   /// From dy to the gradient of the last product, which is then gathered.
   [[nodiscard]] Pending start(const BranchWeights& weights) const {
-    if (left.dout_TC.given()) {
+    if (pass.drops_residual()) {
+      const TensorView dout_SC = pass.tensor.residual_rows(left.dout_TC);
+      pass.drop(pass.context, Left::kOut, dout_SC, pass.tensor.residual_rows(left.dy_TC));
+      const TensorView amax_1 = cleared_maxima(pass, weights.out, left.dout_amax_1);
+      if (amax_1.given()) leave_quantized(pass.context, {{}, amax_1}, dout_SC);
+    } else if (left.dout_TC.given()) {
       NormBackward args =
           backward_of(pass.config.norm, weights.post_norm, acts.post_norm,
                       norm_gradients(pass.context, sink, params.post_norm, left.post_norm));

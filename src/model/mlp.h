@@ -36,6 +36,7 @@ inline bool leaves_gradient_codes(const LayerConfig& layer, std::int64_t tensor_
 GluGate glu_gate(const LayerConfig& layer);
 
 struct MlpGradients : BranchGradients {
+  static constexpr DropoutPlace kOut = DropoutPlace::kMlpOut;
   TensorView act_TF;     ///< h again
   TensorView din_codes;  ///< bytes, in place of the scratch memory
 

@@ -167,6 +167,9 @@ ModelPass Stage::pass_of(const MicroBatch& micro_batch, Direction direction) {
   if (config_.adapters && config_.adapters->dropout > 0) {
     adapters.dropout = {config_.adapters->dropout, micro_batch.numbers, shape_.cut.tensor.index};
   }
+  PassDropout dropout;
+  if (!evaluating_ && config_.has_dropout())
+    dropout = {config_.dropout_key, micro_batch.numbers, shape_.cut.tensor.index};
   const auto& experts = direction == Direction::kForward ? experts_ : experts_backward_;
   return {context_,
           local_,
@@ -178,7 +181,8 @@ ModelPass Stage::pass_of(const MicroBatch& micro_batch, Direction direction) {
           fp8_ ? &*fp8_ : nullptr,
           buffers_.widened,
           experts ? &*experts : nullptr,
-          adapters};
+          adapters,
+          dropout};
 }
 
 void Stage::prepare_experts() {
@@ -330,13 +334,14 @@ void Stage::copy(TensorView to, TensorView from) {
   copy_bytes(context_, to.data, from.data, from.bytes());
 }
 
-void Stage::embed(WeightReader& weights, const ChunkParams& chunk, const MicroBatch& micro_batch,
-                  const BlockActivations& first) {
+void Stage::embed(const ModelPass& pass, WeightReader& weights, const ChunkParams& chunk,
+                  const MicroBatch& micro_batch, const BlockActivations& first) {
   const ParamStore::Lease lease = weights.next();
   embed_tokens(context_, axes_.tensor, lease, chunk,
                {micro_batch.input_ids, micro_batch.positions, vocabulary_, config_.vocab_size,
                 embedding_scale(config_, store_.compute())},
                {first.attention.norm.s_TC, buffers_.forward.branch_TC});
+  drop_stream(pass, first.attention.norm.s_TC);
 }
 
 void Stage::run_head(const ModelPass& pass, WeightReader& weights, const ChunkParams& chunk,
@@ -358,7 +363,7 @@ void Stage::run_forward(int chunk, const ForwardOf& of) {
   const ChunkParams& params = params_of(chunk);
   const ModelPass pass = pass_of(of.micro_batch, Direction::kForward);
   WeightReader weights = reader_of(chunk, ActionKind::kForward);
-  if (params.range.embedding) embed(weights, params, of.micro_batch, of.acts[0]);
+  if (params.range.embedding) embed(pass, weights, params, of.micro_batch, of.acts[0]);
   const ConstTensorView stream = forward_layers(pass, weights, params, of.acts, buffers_.forward);
   if (params.range.head) return run_head(pass, weights, params, of, stream);
   leave_part(context_, of.ends.out_SC, axes_.tensor.residual_rows(buffers_.forward.branch_TC),
@@ -453,6 +458,7 @@ void Stage::backward_embedding(int chunk, int micro_batch) {
   const TensorView d = dy_of(chunk, micro_batch, -1).ds_TC;
   Gradients& sink = store_.gradients();
   sink.open(context_, params_.block_of(params.embedding));
+  drop_stream(pass_of(batch, Direction::kBackward), axes_.tensor.residual_rows(d));
   if (const float factor = embedding_scale(config_, store_.compute()); factor != 1)
     scale(context_, axes_.tensor.residual_rows(d), factor);
   axes_.tensor.all_gather(d);

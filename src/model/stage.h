@@ -228,8 +228,8 @@ class Stage final : public StageProgram {
     const HeadTraining* training;  // null where no backward pass follows
   };
   void run_forward(int chunk, const ForwardOf& of);
-  void embed(WeightReader& weights, const ChunkParams& chunk, const MicroBatch& micro_batch,
-             const BlockActivations& first);
+  void embed(const ModelPass& pass, WeightReader& weights, const ChunkParams& chunk,
+             const MicroBatch& micro_batch, const BlockActivations& first);
   void run_head(const ModelPass& pass, WeightReader& weights, const ChunkParams& chunk,
                 const ForwardOf& of, ConstTensorView stream);
   [[nodiscard]] double number(const Buffer& one);

@@ -89,6 +89,14 @@ float embedding_scale(const ModelConfig& config, DType compute) {
   return compute == DType::kBF16 ? to_float(to_bfloat16(scale)) : scale;
 }
 
+void drop_stream(const ModelPass& pass, TensorView rows_SC) {
+  const double share = pass.config.embedding_dropout;
+  if (!pass.dropout.given() || share == 0) return;
+  dropout(pass.context, rows_SC, rows_SC,
+          {share, pass.dropout.key_of(0, DropoutPlace::kEmbedding),
+           pass.tensor.residual_rows(pass.dropout.numbers_T2), 0});
+}
+
 void leave_part(Context& context, TensorView out_SC, ConstTensorView branch_SC,
                 ConstTensorView residual_SC) {
   copy_bytes(context, out_SC.data, branch_SC.data, branch_SC.bytes());

@@ -43,6 +43,7 @@ struct ModelPass {
   TensorView widened = {};
   const ExpertsPass* experts = nullptr;
   AdapterScratch adapters = {};
+  PassDropout dropout = {};
   /// Layer `index` of the model.
   [[nodiscard]] LayerPass layer(std::int64_t index) const {
     return {context,
@@ -56,7 +57,8 @@ struct ModelPass {
             widened,
             experts,
             adapters,
-            index};
+            index,
+            dropout};
   }
 };
 
@@ -99,6 +101,9 @@ struct StreamStart {
 /// embedding's block.
 void embed_tokens(Context& context, const TensorAxis& tensor, const ParamStore::Lease& lease,
                   const ChunkParams& chunk, const Tokens& tokens, const StreamStart& start);
+
+/// Dropout of the stream's first rows, or of their gradient, in place.
+void drop_stream(const ModelPass& pass, TensorView rows_SC);
 
 /// out [S, C] = branch + residual, rounded as the first norm of the part behind would.
 void leave_part(Context& context, TensorView out_SC, ConstTensorView branch_SC,

@@ -38,17 +38,13 @@ class Optimizer {
   /// What it takes besides the store and what undoing takes.
   static std::int64_t buffer_bytes(const RunConfig::Optimizer& config,
                                    const std::vector<ParamMeta>& params,
-                                   const ParamDistribution& distribution);
+                                   const ParamDistribution& distribution, DType compute);
   /// What a rank sends in an update, of the parameters of a view.
   using Sent = UpdateRule::Sent;
   static Sent bytes_sent(const RunConfig::Optimizer& config, const std::vector<ParamMeta>& params,
                          const ParamDistribution& distribution, MeshView view);
   /// How much of a parameter its updates change together.
   static BlockMeter::Piece piece(const RunConfig::Optimizer& config);
-  /// What it takes besides the store.
-  static std::int64_t buffer_bytes(const RunConfig::Optimizer& config,
-                                   const std::vector<ParamMeta>& params,
-                                   const ParamDistribution& distribution, DType compute);
   /// The store and the channels must outlive it.
   Optimizer(const RunConfig::Optimizer& config, const ParamStore& store,
             const ViewChannels& channels = {});

@@ -350,6 +350,7 @@ void ContextAxis::forward_heads(Context& context, const Buffers& buffers, Attent
   exchange_heads(context, buffers, args.q, args.k, args.v);
   const QkvHeads whole = qkv_heads(buffers.received, share);
   args.mask = whole_mask(context, buffers, args.mask);
+  args.dropout.first_head += rank_.index * share.q;
   args.q = whole.q;
   args.k = whole.k;
   args.v = whole.v;
@@ -387,6 +388,7 @@ void ContextAxis::backward_heads(Context& context, const Buffers& buffers, Atten
   const QkvHeads gradient = qkv_heads(buffers.gradient, share);
   clear(context, buffers.gradient);
   args.mask = whole_mask(context, buffers, args.mask);
+  args.dropout.first_head += rank_.index * share.q;
   args.q = whole.q;
   args.k = whole.k;
   args.v = whole.v;

@@ -326,6 +326,7 @@ class PartTimes::Walk {
     const double stream = real(stream_rows_ * hidden_) * element_;
     double seconds = 2 * ops_.memory((back ? 5 : 4) * stream);
     if (layer_.norm_before() && layer_.norm_after()) seconds += 2 * ops_.memory(3 * stream);
+    if (layer_.residual_dropout > 0) seconds += 2 * ops_.memory(2 * stream);
     if (layer_.attention.qk_norm != QkNorm::kNone)
       seconds += ops_.memory((back ? 3 : 2) * rotated_bytes());
     if (layer_.attention.rope) seconds += ops_.memory(2 * rotated_bytes());

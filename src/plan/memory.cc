@@ -30,8 +30,7 @@ namespace {
 
 /// Input ids, targets, positions and document begins of each token; its two numbers for dropout.
 std::int64_t loader_bytes_per_token(const ModelConfig& model, bool training) {
-  const bool numbered = training && model.adapters && model.adapters->dropout > 0;
-  return (numbered ? 6 : 4) * std::int64_t{sizeof(std::int32_t)};
+  return (training && model.numbers_tokens() ? 6 : 4) * std::int64_t{sizeof(std::int32_t)};
 }
 /// The loader builds a step while one runs, or two while one may come again.
 constexpr std::int64_t loader_steps(bool speculative_step) { return speculative_step ? 4 : 2; }

@@ -63,6 +63,9 @@ std::vector<Problem> attention_problems(const RunConfig& config, const Attention
   }
   if (config.data.sequence_length < serves.tokens_min)
     report(", or data.sequence_length from 2 on", "serves no sequence of one token");
+  const auto drops = [](const LayerConfig& layer) { return layer.attention_dropout > 0; };
+  if (!serves.dropout && std::any_of(config.model.layers.begin(), config.model.layers.end(), drops))
+    report(", or model_backend.dropout false", "knows no dropout of probabilities");
   const auto hides = [tokens = config.data.sequence_length](const LayerConfig& layer) {
     return layer.attention.seen(tokens) < tokens;
   };

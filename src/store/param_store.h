@@ -45,8 +45,8 @@ struct OptimizerState {
   std::string name;  ///< of the checkpoint: "optimizer/PARAMETER/NAME", or "ema/PARAMETER"
   DType dtype = DType::kF32;
   std::function<bool(const ParamMeta&)> has = {};  ///< which trained parameters; empty: all
-  bool begins_with_value = false;                  ///< else with zeros
   StateOf of = StateOf::kElements;
+  bool begins_with_value = false;  ///< else with zeros
 };
 /// The name of a parameter's state in a checkpoint.
 std::string state_name(const ParamMeta& param, const OptimizerState& state);

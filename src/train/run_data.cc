@@ -41,7 +41,7 @@ BatchShape batch_shape(const PreparedRun& prepared, const Runtime& runtime) {
   shape.context = runtime.part.cut.context;
   // A step that runs ahead may be computed again, and its successor's targets are counted by then.
   shape.lookahead = prepared.config.parallel.speculative_step ? 2 : 1;
-  shape.numbered = prepared.config.lora.given() && prepared.config.lora.dropout > 0;
+  shape.numbered = prepared.config.model.numbers_tokens();
   return shape;
 }
 

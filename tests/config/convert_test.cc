@@ -408,6 +408,25 @@ TEST(Convert, weights_that_are_drawn_otherwise_are_told) {
   EXPECT_FALSE(says(converted(sizes).remarks, "the root of")) << "GPT-2 draws them so too";
 }
 
+TEST(Convert, a_rate_of_dropout_switches_it_on_also_where_it_is_the_default) {
+  const std::string sizes = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 ";
+  const auto config = [&](const std::string& more) { return converted(sizes + more).config; };
+  const Json defaults = config("");
+  EXPECT_EQ(at(defaults, "model_backend.dropout"), Json(true));
+  EXPECT_EQ(at(defaults, "model.attn_pdrop"), Json(0.1));
+  EXPECT_EQ(at(defaults, "model.resid_pdrop"), Json(0.1));
+  EXPECT_EQ(at(config("--attention-dropout 0 --hidden-dropout 0.2"), "model_backend.dropout"),
+            Json(true));
+  EXPECT_TRUE(at(config("--attention-dropout 0.0 --hidden-dropout 0.0"), "model_backend.dropout")
+                  .is_null());
+  const std::string llama =
+      "--swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope ";
+  EXPECT_EQ(at(config(llama + "--hidden-dropout 0"), "model_backend.dropout"), Json(true));
+  const Conversion hidden = converted(sizes + llama + "--attention-dropout 0 --hidden-dropout 0.1");
+  EXPECT_TRUE(at(hidden.config, "model_backend.dropout").is_null()) << "llama has none";
+  EXPECT_TRUE(says(hidden.remarks, "--hidden-dropout 0.1: llama has none"));
+}
+
 TEST(Convert, blends_keep_their_weights_or_say_that_they_have_none) {
   const auto train = [](const std::string& path) {
     return at(converted("--lr 1 --data-path " + path).config, "data.train").dump();

@@ -414,12 +414,13 @@ TEST(ModelParse, a_feature_that_we_lack_is_refused_only_when_active) {
   legal(gpt2(R"("activation_function":"gelu_pytorch_tanh","reorder_and_upcast_attn":true)"));
 }
 
-TEST(ModelParse, dropout_is_told_in_one_line) {
-  const Read result =
-      read_text(R"({"model_type":"gpt2","attn_pdrop":0.1,"resid_pdrop":0.2,"embd_pdrop":0.0})");
-  EXPECT_TRUE(result.problems.empty());
-  EXPECT_EQ(result.notes, std::vector<std::string>{
-                              "model: dropout is not applied (attn_pdrop 0.1, resid_pdrop 0.2)"});
+TEST(ModelParse, a_rate_of_dropout_leaves_something) {
+  legal(llama(R"("attention_dropout":0.999)"));
+  legal(llama(R"("attention_dropout":null)"));
+  for (const char* rate : {"1", "1.0", "-0.1", "1.5", "\"a\""})
+    EXPECT_EQ(fault(llama(fmt::format(R"("attention_dropout":{})", rate).c_str())).path,
+              "model.attention_dropout")
+        << rate;
 }
 
 TEST(ModelParse, sizes_that_do_not_fit_together_are_refused_with_the_numbers) {

@@ -130,6 +130,18 @@ check "fp8: of nothing else there are two" [ "$(chosen_fp8 | grep -c '"kernel"')
 on cuda-host base.json "${fp8[@]}" --set precision.fp8.recipe=block --set run.directory=plain-fp8 --set run.cuda_graph=off
 same_run "fp8: the same bits without a CUDA graph" plain-fp8 5 gpu-fp8-block
 
+# Dropout: of rows, and of probabilities by the kernels that know it; the same numbers as on the CPU, in a recorded step too.
+dropped=("${short[@]}" --set model_backend.dropout=true)
+for compute in fp32 bf16; do
+  on cpu gpt2.json "${dropped[@]}" --set precision.compute=$compute --set run.directory=cpu-dropout-$compute
+  on cuda-host gpt2.json "${dropped[@]}" --set precision.compute=$compute --set run.directory=gpu-dropout-$compute
+  ends_with "dropout, $compute, cuda-host" 0
+done
+close "dropout, fp32: losses" gpu-dropout-fp32 cpu-dropout-fp32 1e-5
+close "dropout, bf16: losses" gpu-dropout-bf16 cpu-dropout-bf16 4e-3
+on cuda-host gpt2.json "${dropped[@]}" --set precision.compute=bf16 --set run.directory=plain-dropout --set run.cuda_graph=off
+same_run "dropout: the same bits without a CUDA graph" plain-dropout 5 gpu-dropout-bf16
+
 # A GPU that fails before the first step lacks something; later a restart helps, from the newest checkpoint.
 export TRIREME_SIMT_BREAKS_AT=1
 on cuda-host base.json "${short[@]}" --set run.directory=broken

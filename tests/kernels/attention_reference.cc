@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "base/random.h"
+
 namespace trireme::reference {
 namespace {
 
@@ -62,6 +64,19 @@ bool AttentionCase::sees(std::int64_t b, std::int64_t i, std::int64_t j) const {
   return first <= r && r <= p && (window == 0 || p - r < window);
 }
 
+double AttentionCase::factor(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
+  const double dropped = std::min(std::round(share * 65536), 65535.0);
+  if (dropped == 0) return 1;
+  const auto p = static_cast<std::uint64_t>(position(q_ranges, i)),
+             r = static_cast<std::uint64_t>(position(kv_ranges, j));
+  const auto sample = static_cast<std::uint64_t>(samples[static_cast<std::size_t>(b)]);
+  const std::uint64_t head = static_cast<std::uint64_t>(first_head + h);
+  const std::uint32_t word = philox(key, sample << 32 | (p / 32 * 8 + p % 8),
+                                    head << 32 | (r / 16 * 8 + r % 8))[p / 8 % 4];
+  const std::uint32_t number = r / 8 % 2 == 0 ? word & 0xffff : word >> 16;
+  return number >= dropped ? 65536 / (65536 - dropped) : 0;
+}
+
 AttentionOutput attention_forward(const AttentionCase& c) {
   const std::size_t rows = c.q.size() / static_cast<std::size_t>(c.head_dim);
   AttentionOutput out{std::vector<double>(rows * static_cast<std::size_t>(c.value_dim)),
@@ -83,7 +98,8 @@ AttentionOutput attention_forward(const AttentionCase& c) {
     for (double score : s) sum += std::exp(score - maximum);
     out.lse[row.row] = maximum + std::log(sum);
     for (std::int64_t j = 0; j < keys; ++j) {
-      const double p = std::exp(s[static_cast<std::size_t>(j)] - maximum) / sum;
+      const double p =
+          std::exp(s[static_cast<std::size_t>(j)] - maximum) / sum * c.factor(b, h, i, j);
       const Offsets at = offsets(c, b, h, i, j);
       for (std::size_t d = 0; d < static_cast<std::size_t>(c.value_dim); ++d)
         out.o[at.o + d] += p * c.v[at.v + d];
@@ -113,10 +129,10 @@ AttentionGradients attention_backward(const AttentionCase& c, const std::vector<
       const Offsets at = offsets(c, b, h, i, j);
       const double s = c.scale * dot(&c.q[at.q], &c.k[at.k], c.head_dim);
       const double p = std::exp(s - lse[at.row]);
-      const double dp = dot(&d_o[at.o], &c.v[at.v], c.value_dim);
-      const double ds = p * (dp - delta[at.row]) * c.scale;
+      const double dp = dot(&d_o[at.o], &c.v[at.v], c.value_dim), factor = c.factor(b, h, i, j);
+      const double ds = p * (factor * dp - delta[at.row]) * c.scale;
       for (std::size_t d = 0; d < static_cast<std::size_t>(c.value_dim); ++d)
-        out.dv[at.v + d] += p * d_o[at.o + d];
+        out.dv[at.v + d] += factor * p * d_o[at.o + d];
       for (std::size_t d = 0; d < static_cast<std::size_t>(c.head_dim); ++d) {
         out.dq[at.q + d] += ds * c.k[at.k + d];
         out.dk[at.k + d] += ds * c.q[at.q + d];

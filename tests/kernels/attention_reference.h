@@ -16,11 +16,19 @@ struct AttentionCase {
   double scale = 1;
   std::vector<double> q, k, v;
   std::int64_t window = 0;  ///< 0: no limit
+  /// Of dropout; samples of the sequences, and all in an order of heads that begins with
+  /// first_head.
+  double share = 0;
+  std::uint64_t key = 0;
+  std::int64_t first_head = 0;
+  std::vector<std::int64_t> samples = {};
 
   [[nodiscard]] std::int64_t q_tokens() const;   ///< Tq
   [[nodiscard]] std::int64_t kv_tokens() const;  ///< Tk
   /// Whether query i sees key j of sequence b.
   [[nodiscard]] bool sees(std::int64_t b, std::int64_t i, std::int64_t j) const;
+  /// P~ / P of a pair.
+  [[nodiscard]] double factor(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const;
 };
 
 struct AttentionOutput {

@@ -47,7 +47,8 @@ Problem::Problem(DType dtype, const Sizes& sizes, std::vector<PositionRange> q_r
           rows, dtype, kv_rows(),
           sizes.kv_heads * (sizes.head_dim + sizes.value_dim()) + (aligned() ? 24 : 5), seed + 1)),
       d_o(random_rows(rows, dtype, q_rows(), sizes.heads * sizes.value_dim(), seed + 2)),
-      first_key(DType::kI32, {q_rows()}) {
+      first_key(DType::kI32, {q_rows()}),
+      numbers(DType::kI32, {2 * c.sequences, 2}) {
   // Scores of a few units: probabilities neither all alike nor one alone.
   c.scale = static_cast<float>(1.5 * c.scale);
   c.q = packed(q());
@@ -68,6 +69,17 @@ void Problem::set_documents(std::int64_t length) {
   c.first_key.clear();
   for (const double first : first_key.values())
     c.first_key.push_back(static_cast<std::int32_t>(first));
+}
+
+void Problem::set_dropout(double share, std::uint64_t key, std::int64_t first_head) {
+  c.share = share;
+  c.key = key;
+  c.first_head = first_head;
+  c.samples.clear();
+  for (std::int64_t b = 0; b < c.sequences; ++b) {
+    c.samples.push_back(70000 + 3 * b);
+    numbers.set(4 * b, static_cast<double>(c.samples.back()));
+  }
 }
 
 std::vector<double> packed(const ConstHeadsView& view) {
@@ -105,8 +117,15 @@ Output run_forward(Isa isa, int threads, const Problem& problem, const Way& way)
   Output out{random_rows(problem.rows, problem.dtype(), problem.q_rows(),
                          c.heads * c.value_dim + (problem.aligned() ? 8 : 1), 9),
              TestTensor::random(DType::kF32, {problem.q_rows(), c.heads}, 9)};
-  attention_forward(context, {values(out.o, c, c.heads), out.lse, problem.q(), problem.k(),
-                              problem.v(), problem.mask(), problem.scale()});
+  attention_forward(context, {values(out.o, c, c.heads),
+                              out.lse,
+                              problem.q(),
+                              problem.k(),
+                              problem.v(),
+                              problem.mask(),
+                              problem.scale(),
+                              {},
+                              problem.dropout()});
   return out;
 }
 
@@ -177,6 +196,7 @@ Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::
                          delta_TH,
                          problem.mask(),
                          problem.scale()};
+  args.dropout = problem.dropout();
   if (!how.written) {
     attention_backward(context, args);
     return g;
@@ -229,7 +249,9 @@ void expect_same_bits_among_other_queries(Isa isa, const Problem& problem,
                               problem.k(),
                               problem.v(),
                               {1, {&part, 1}, c.kv_ranges, {}},
-                              problem.scale()});
+                              problem.scale(),
+                              {},
+                              problem.dropout()});
   const auto row = static_cast<std::size_t>(c.heads) * sizeof(float);
   EXPECT_EQ(lse.bits(), all.lse.bits().substr(static_cast<std::size_t>(part.first) * row,
                                               static_cast<std::size_t>(part.count) * row));

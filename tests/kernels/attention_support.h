@@ -28,7 +28,7 @@ enum class Rows : std::uint8_t { kAnywhere, kOf16Bytes };
 struct Problem {
   AttentionCase c;
   Rows rows;
-  TestTensor qkv_q, qkv_kv, d_o, first_key;
+  TestTensor qkv_q, qkv_kv, d_o, first_key, numbers;
   bool documents = false;
 
   Problem(DType dtype, const Sizes& sizes, std::vector<PositionRange> q_ranges,
@@ -36,6 +36,9 @@ struct Problem {
           Rows rows = Rows::kAnywhere);
   /// Documents of `length` tokens: a query sees no key before its own document.
   void set_documents(std::int64_t length);
+  /// Dropout of that share; sequences are samples from 70000 on.
+  void set_dropout(double share, std::uint64_t key = 0x1234567890abcdef,
+                   std::int64_t first_head = 0);
 
   [[nodiscard]] std::int64_t q_rows() const { return c.sequences * c.q_tokens(); }
   [[nodiscard]] std::int64_t kv_rows() const { return c.sequences * c.kv_tokens(); }
@@ -54,6 +57,9 @@ struct Problem {
   [[nodiscard]] AttentionMask mask() const {
     return {c.sequences, c.q_ranges, c.kv_ranges, documents ? first_key.view() : ConstTensorView(),
             c.window};
+  }
+  [[nodiscard]] AttentionDropout dropout() const {
+    return {c.share, c.key, numbers.view(), c.first_head};
   }
   [[nodiscard]] float scale() const { return static_cast<float>(c.scale); }
 };

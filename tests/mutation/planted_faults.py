@@ -253,6 +253,8 @@ QUANTIZE_SEGMENTS = [
     ("a segment in the block of the one before", [("(begin + kSide - 1) / kSide + segment + number", "begin / kSide + segment + number")]),
 ]
 
+DROPOUT_FILES = [f"kernels/attention/attention_{name}" for name in (
+    "dropout.cuh", "forward_mma.cuh", "backward_mma.cuh", "f32_cuda.cu")]
 FORWARD_FILES = ["kernels/attention/attention_forward_sm90.cuh", "kernels/attention/attention_sweep_sm90.cuh"]
 BACKWARD_FILES = ["kernels/attention/attention_backward_sm90.cuh", "kernels/attention/attention_backward_parts_sm90.cuh", "kernels/attention/attention_sums_sm90.cuh",
                   "kernels/attention/attention_sm90.cuh",
@@ -348,9 +350,30 @@ MUON = [
     ("no linear part", [("__fmul_rn(to_float(in.gram.at[k]), linear)", "__fmul_rn(0.0F, linear)")]),
 ]
 
+ATTENTION_DROPOUT = [
+    ("the halves of a number exchanged",
+     [("block |= 1U << word;", "block |= 16U << word; // lower"), ("block |= 16U << word;\n", "block |= 1U << word;\n")]),
+    ("rows of a block that begins before the tile's moved the wrong way", [("block >> -by_queries : block", "block << -by_queries : block")]),
+    ("no mask of rows", [(" & row * 0x11U", "")]),
+    ("keys behind a block's taken for the next columns'", [("return bits & kMask;", "return bits;")]),
+    ("another number's keys", [("2 * b - first_key", "2 * b - first_key + 1")]),
+    ("both columns of one number", [("kept<kRows, kColumns>(query, key + 1)", "kept<kRows, kColumns>(query, key)")]),
+    ("the sample left out", [("% 8), sample_,", "% 8), 0U,")]),
+    ("a sequence's sample for the first", [("args.samples[sequence * args.stride]", "args.samples[0]")]),
+    ("rows of the lane exchanged", [("const int bit = 4 * n + 2 * m + h;", "const int bit = 4 * n + 2 * h + m;")]),
+    ("O without the factor", [("row, head, dropping.factor());", "row, head, 1);")]),
+    ("dV without the factor", [("value_sums, dropping.factor());", "value_sums, 1);")]),
+    ("dP without the factor", [("dp[0][n][e] * of_kept", "dp[0][n][e]")]),
+    ("dV of all pairs", [("        if constexpr (Drop::kDrops) s[0][n][e] = kept.of(s[0][n][e], bit_of(n, e / 2), e % 2);\n", "")]),
+    ("the key head in place of its query heads", [("kKeyRows ? step.head : work.head,", "work.head,")]),
+    ("P~ in the term of delta", [("          weight = kept.of(weight, i, 0);\n", ""),
+                                  ("ds = weight * (of_kept", "weight = kept.of(weight, i, 0);\n          ds = weight * (of_kept")]),
+]
+
 PLANTED = {
     "activation_codes": [("ActivationCodes.", ["kernels/activation_codes/activation_codes_cuda.cu"], ACTIVATION_CODES)],
     "attention": [
+        ("AttentionDropped.", DROPOUT_FILES, ATTENTION_DROPOUT),
         ("AttentionHopper.", FORWARD_FILES, ATTENTION_FORWARD),
         ("AttentionHopperGradient.", BACKWARD_FILES, ATTENTION_BACKWARD),
         ("AttentionHopperGradient.", ["kernels/attention/attention_backward_wide_sm90.cuh"], ATTENTION_WIDE_BACKWARD),

@@ -246,7 +246,7 @@ TEST(CodedMomentsBytes, moments_take_two_bytes_and_a_thirty_second) {
   };
   EXPECT_EQ(bytes(MomentType::kFp32), 8 << 20);
   EXPECT_EQ(bytes(MomentType::k8bit), (2 << 20) + (8 << 20) / 256);
-  EXPECT_EQ(Optimizer::buffer_bytes(config_of(OptimizerKind::kAdamW), params, {}), 0);
+  EXPECT_EQ(Optimizer::buffer_bytes(config_of(OptimizerKind::kAdamW), params, {}, DType::kF32), 0);
   EXPECT_EQ(Optimizer::bytes_of_update(config_of(OptimizerKind::kAdamW)), 20 + 4 + 16.0 / 256);
 }
 

@@ -8,6 +8,7 @@
 #include "checkpoint/boxes.h"
 #include "checkpoint/expert_adapters.h"
 #include "config/adapters.h"
+#include "config/dropout.h"
 #include "config/fields.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
@@ -122,6 +123,25 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
   const auto model_directory = golden_path("model/" + golden.find("model")->as_string());
   ModelFixture model(load_model_config(model_directory),
                      {1, golden.find("sequence_length")->as_integer()});
+  model.load(model_directory / "model.safetensors");
+  expect_steps(golden, model);
+  expect_left(model, read_tensors(golden_path(folder + "/final.safetensors")), 3);
+}
+
+class GoldenDropout : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(all, GoldenDropout, testing::Values("gpt2", "llama_gqa", "gpt_oss"));
+
+TEST_P(GoldenDropout, losses_norms_and_parameters_equal_float64_of_a_model_that_drops_the_same) {
+  const std::string folder = "dropout_training/" + GetParam();
+  const Json golden = read_golden_json(folder + "/expected.json");
+  const auto model_directory = golden_path("model/" + golden.find("model")->as_string());
+  RunConfig run;
+  run.model = load_model_config(model_directory);
+  for (const auto& [key, rate] : golden.find("dropout")->as_object()) run.model.source[key] = rate;
+  run.model_backend.dropout = true;
+  std::vector<std::string> notes;
+  take_dropout(run, notes);
+  ModelFixture model(run.model, {1, golden.find("sequence_length")->as_integer()});
   model.load(model_directory / "model.safetensors");
   expect_steps(golden, model);
   expect_left(model, read_tensors(golden_path(folder + "/final.safetensors")), 3);

@@ -123,6 +123,52 @@ std::vector<MeshCell> head_adapter_cells(int ranks) {
   return cells;
 }
 
+std::vector<MeshCell> dropout_cells(int ranks) {
+  std::vector<MeshCell> cells;
+  const auto add = [&](MeshCell cell) {
+    cell.dropout = true;
+    cells.push_back(cell);
+  };
+  for (const MeshModel model : {MeshModel::kGpt2, MeshModel::kOneKey}) {
+    MeshCell tensor, sequence, pipeline, data;
+    for (MeshCell* cell : {&tensor, &sequence, &pipeline, &data}) cell->model = model;
+    tensor.tensor = sequence.tensor = pipeline.pipeline = data.data = ranks;
+    sequence.sequence_parallel = ranks > 1;
+    sequence.recompute = Recompute::kFull;
+    data.accumulation = pipeline.accumulation = 2;
+    data.documents = true;
+    pipeline.schedule = "zb-h1";
+    pipeline.layers = ranks;
+    add(tensor);
+    add(sequence);
+    add(data);
+    data.zero_stage = 3;
+    data.recompute = Recompute::kSelective;
+    add(data);
+    for (const ContextMethod method :
+         {ContextMethod::kRing, ContextMethod::kAllGather, ContextMethod::kUlysses}) {
+      MeshCell context;
+      context.model = model;
+      context.context = ranks;
+      context.context_method = method;
+      context.documents = model == MeshModel::kOneKey;
+      if (ranks > 1) add(context);
+    }
+    if (ranks == 1) continue;
+    add(pipeline);
+    pipeline.recompute = Recompute::kFull;
+    add(pipeline);
+  }
+  MeshCell latents, sinks;  // of 4 heads and 12 experts
+  latents.model = MeshModel::kLatents;
+  sinks.model = MeshModel::kGptOss;
+  (ranks == 3 ? latents.data : latents.tensor) = ranks;
+  sinks.context = ranks;
+  add(latents);
+  add(sinks);
+  return cells;
+}
+
 std::vector<MeshCell> expert_adapter_cells(int ranks) {
   MeshCell data, tensor, pipeline, parts;
   data.data = pipeline.pipeline = data.expert = tensor.expert = ranks;

@@ -19,6 +19,8 @@ std::vector<MeshCell> muon_cells(int ranks);
 /// Beside the head too, whose rows no number of ranks divides, and beside it alone: no gradient
 /// goes below it.
 std::vector<MeshCell> head_adapter_cells(int ranks);
+/// Dropout on every axis, by every way of attention, with what is computed again and apart.
+std::vector<MeshCell> dropout_cells(int ranks);
 /// Adapters of experts that ranks share out whole, or in parts, by either way of their tokens.
 std::vector<MeshCell> expert_adapter_cells(int ranks);
 /// Sizes that no mesh cuts at blocks of 128. Bits are equal within the classes of any other type.

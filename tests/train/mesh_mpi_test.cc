@@ -263,6 +263,20 @@ TEST(Mesh, adapters_of_the_head_train_as_on_one_rank) {
   table.print();
 }
 
+/// Equal losses and gradients where equal numbers are dropped, and no others.
+TEST(Mesh, dropout_is_that_of_one_rank) {
+  const std::vector<MeshCell> cells = dropout_cells(test_world().size());
+  Tolerance tolerance;
+  tolerance.steps = 2;
+  Table table(tolerance);
+  table.run(cells);
+  table.print();
+  MeshCell plain = cells.front();
+  const MeshResult& with = run_of_one_rank(plain, 2);
+  plain.dropout = false;
+  EXPECT_GT(std::abs(with.losses[0] - run_of_one_rank(plain, 2).losses[0]), 1e-3);
+}
+
 TEST(Mesh, adapters_of_experts_train_as_on_one_rank) {
   Tolerance tolerance;
   tolerance.steps = 3;
@@ -330,7 +344,10 @@ TEST(Mesh, a_few_cells_in_fp8) {
     cell->layers = 1;
     cell->fp8 = Fp8Precision{turn++ == 0 ? Fp8Recipe::kBlock : Fp8Recipe::kTensor};
   }
-  table.run({tensor, zero, whole});
+  MeshCell dropped = whole;
+  dropped.model = MeshModel::kGpt2Sixteens;
+  dropped.dropout = true;
+  table.run({tensor, zero, whole, dropped});
   table.print();
 }
 
@@ -358,7 +375,9 @@ TEST(Mesh, a_few_cells) {
   zero.zero_stage = 3;
   zero.accumulation = 2;
   zero.recompute = Recompute::kFull;
-  table.run({tensor, ring, ulysses, zero});
+  MeshCell dropped = zero, dropped_heads = ulysses;
+  dropped.dropout = dropped_heads.dropout = true;
+  table.run({tensor, ring, ulysses, zero, dropped, dropped_heads});
   table.print();
 }
 

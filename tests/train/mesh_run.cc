@@ -327,7 +327,7 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
   shape.data_ranks = cell.data;
   shape.tokens = kMeshTokens;
   shape.context = runtime.part.cut.context;
-  shape.numbered = config.lora.dropout > 0;
+  shape.numbered = config.model.numbers_tokens();
   Loader loader(std::make_shared<MeshTokens>(config.model.vocab_size), config.data, shape,
                 kEndToken, config.model.vocab_size);
   loader.seek(passage.first_step * global_batch);

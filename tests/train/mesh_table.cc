@@ -5,6 +5,7 @@
 #include <map>
 
 #include "config/adapters.h"
+#include "config/dropout.h"
 #include "config/model_parse.h"
 #include "plan/mesh_rules.h"
 
@@ -301,6 +302,13 @@ RunConfig MeshCell::config() const {
   config.moe.dispatch = dispatch;
   config.stability.z_loss = z_loss;
   if (library_sums) config.parallel.reduction_order = ReductionOrder::kLibrary;
+  if (dropout) {
+    config.model_backend.dropout = true;
+    for (const char* key : {"attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop"})
+      config.model.source[key] = 0.25;
+    std::vector<std::string> none;
+    take_dropout(config, none);
+  }
   if (adapter_rank > 0) {
     config.lora.rank = adapter_rank;
     config.lora.dora = magnitudes;
@@ -350,6 +358,7 @@ std::string MeshCell::text() const {
   text += fmt::format(", {}", name_of(optimizer));
   if (coded) text += ", moments in 8 bits";
   if (groups) text += ", groups";
+  if (dropout) text += ", dropout";
   if (pipeline > 1) text += fmt::format(", pipeline {} by {}", pipeline, schedule);
   if (z_loss > 0) text += fmt::format(", z-loss {}", z_loss);
   return text;
@@ -369,6 +378,7 @@ MeshCell MeshCell::alone() const {
   one.groups = groups;
   one.optimizer = optimizer;
   one.coded = coded;
+  one.dropout = dropout;
   return one;
 }
 

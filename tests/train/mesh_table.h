@@ -70,11 +70,12 @@ struct MeshCell {
   int adapter_rank = 0;     ///< > 0: adapters beside a frozen base, in cells that are made by hand
   bool magnitudes = false;  ///< of those
   AdaptedPart adapted = AdaptedPart::kLayers;
-  double z_loss = 0;    ///< of the head's logits
-  bool groups = false;  ///< some of the parameters stand still, others have a rate of their own;
-                        ///< weights are averaged; in cells that are made by hand
+  double z_loss = 0;     ///< of the head's logits
+  bool groups = false;   ///< some of the parameters stand still, others have a rate of their own;
+                         ///< weights are averaged; in cells that are made by hand
+  bool dropout = false;  ///< wherever the model has any; likewise
+  bool coded = false;    ///< moments in 8 bits; likewise
   OptimizerKind optimizer = OptimizerKind::kAdamW;  ///< likewise
-  bool coded = false;                               ///< moments in 8 bits; likewise
 
   [[nodiscard]] int ranks() const { return pipeline * tensor * context * data; }
   /// Sequences of a step: about 12, and the data ranks and micro-batches divide them.

@@ -61,6 +61,7 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       {"data.mask_eod_loss", one_of({true, false})},
       {"data.scan_bytes", one_of({0, 1, 100, kLargest})},
       {"model_backend.attention", one_of({"auto", "own"})},
+      {"model_backend.dropout", one_of({true, false})},
       {"optimizer.groups", draw_groups},
       {"optimizer.ema", one_of({0, 0.5, 0.9999})},
       {"optimizer.betas",

@@ -49,7 +49,7 @@ void add_companions(Dice& dice, Json& model, const std::string& family) {
     model["eos_token_id"] = dice.pick<Json>({0, nullptr, 1, Json::Array{0, 1}, 1 << 20});
   if (dice.percent(10)) model["pad_token_id"] = nullptr;
   if (dice.percent(15)) {
-    model[family == "gpt2" ? "attn_pdrop" : "attention_dropout"] = dice.pick({0.0, 0.1});
+    model[family == "gpt2" ? "attn_pdrop" : "attention_dropout"] = dice.pick({0.0, 0.1, 0.9});
   }
   if (family != "gpt2" && dice.percent(10)) model["hidden_act"] = dice.word({"silu", "swish"});
   if (family == "llama" && dice.percent(10)) model["pretraining_tp"] = 1;
