@@ -103,7 +103,7 @@ def draw(dice):
         "model": model,
         "data": {"train": "synthetic", "sequence_length": tokens, "document_mask": dice.random() < 0.3},
         "batch": {"micro": micro, "accumulation": accumulation},
-        "optimizer": {"lr": 1e-3},
+        "optimizer": {"lr": 1e-3, "kind": "muon" if micro % 2 else "adamw"},
         "precision": {"compute": dice.choice(["fp32", "bf16"])},
         "parallel": parallel,
     }

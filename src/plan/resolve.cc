@@ -131,6 +131,14 @@ class Resolver {
     if (config_.stability.noise_scale && result.batch.global > 0) check_noise(result);
     if (problems_.empty() && config_.has_model() && input_.detail != PipelineDetail::kRules)
       choose_zero_group(config_, input_.node, result, notes_);
+    const int copies = result.mesh.extent(Axis::kData) * result.mesh.extent(Axis::kContext);
+    if (config_.optimizer.kind == OptimizerKind::kMuon && config_.parallel.zero_stage == 0 &&
+        copies > 1) {
+      notes_.push_back(fmt::format(
+          "optimizer.kind: {} ranks orthogonalise the same matrices, which parallel.zero_stage 1 "
+          "would share out among them",
+          copies));
+    }
     if (config_.evaluation.interval_steps > 0 && !config_.data.validation && !config_.data.split &&
         config_.evaluation.samples.empty()) {
       notes_.emplace_back(

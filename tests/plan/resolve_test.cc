@@ -62,6 +62,25 @@ TEST(Resolve, a_trace_of_steps_that_the_run_does_not_have_is_told) {
   EXPECT_TRUE(outcome.notes.front().starts_with("log.trace_steps: the run of 6 steps"));
 }
 
+TEST(Resolve, work_that_ranks_repeat_on_whole_matrices_is_told) {
+  RunConfig config = small_config();
+  config.batch.micro = 1;
+  const auto notes = [&](std::int64_t world, std::int64_t zero_stage, OptimizerKind kind) {
+    config.parallel.zero_stage = zero_stage;
+    config.optimizer.kind = kind;
+    const Outcome outcome = resolve(config, {.world = world});
+    EXPECT_TRUE(outcome.problems.empty()) << format_problems(outcome.problems);
+    return outcome.notes;
+  };
+  EXPECT_EQ(notes(1, 0, OptimizerKind::kMuon).size(), 0U);
+  EXPECT_EQ(notes(2, 0, OptimizerKind::kAdamW).size(), 0U);
+  EXPECT_EQ(notes(2, 1, OptimizerKind::kMuon).size(), 0U);
+  ASSERT_EQ(notes(2, 0, OptimizerKind::kMuon).size(), 1U);
+  EXPECT_TRUE(notes(2, 0, OptimizerKind::kMuon)
+                  .front()
+                  .starts_with("optimizer.kind: 2 ranks orthogonalise the same"));
+}
+
 TEST(Resolve, adapters_at_fault_are_not_laid_out) {
   for (const char* fault : {R"({"rank": 2, "base": "nf4"})", R"({"rank": 2, "alpha": -1})"}) {
     Json json = parse_json(R"({"run": {"directory": "r", "steps": 1},
