@@ -96,6 +96,7 @@ __device__ __forceinline__ void finish_block(const CodedMomentArgs& moment, cons
   for (int k = 0; k < kOfLane; ++k)
     if (kWidth > 1 || element_of<kWidth>(lane, k) < count) most = max(most, magnitude_bits(x[k]));
   const float absmax = float_of_bits(warp_max(most)), factor = factor_of(absmax);
+  __syncwarp();  // all have read the old one
   if (lane == 0) moment.absmax[block] = absmax;
   std::uint8_t codes[kOfLane];
 #pragma unroll

@@ -477,9 +477,10 @@ State ParamStore::state() const {
         const StoredState& state = states_[static_cast<std::size_t>(slot)];
         return {state.params, state.layout};
       },
-      [this](int slot, ParamIndex index) {
-        return (slot < 0 ? value(index) : optimizer_state(static_cast<std::size_t>(slot), index))
-            .data;
+      [this](int slot, ParamIndex index) -> std::byte* {
+        if (slot < 0) return value(index).data;
+        const auto at = static_cast<std::size_t>(slot);
+        return states_[at].layout.has_room(index) ? optimizer_state(at, index).data : nullptr;
       });
 }
 

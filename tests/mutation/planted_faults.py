@@ -284,8 +284,8 @@ CROSS_ENTROPY_Z = [
 
 UPDATE_FILES = ["kernels/update/update_cuda.cu", "kernels/update/update_rules.cuh"]
 ADAMW = [
-    ("a step without the tensor's factor", [("step.step_size * lr_scale", "step.step_size")]),
-    ("no decay", [("static_cast<float>(step.lr * decay),", "0.0F,")]),
+    ("a step without the tensor's factor", [("step.step_size * lr_scale", "step.step_size + 0 * lr_scale")]),
+    ("no decay", [("static_cast<float>(step.lr * decay),", "static_cast<float>(0 * decay),")]),
 ]
 
 LION = [
@@ -310,16 +310,17 @@ SCHEDULE_FREE = [
 
 MOMENTS_8BIT = [
     ("magnitudes of half of a block", [("const float absmax = float_of_bits(warp_max(most))", "const float absmax = float_of_bits(warp_max<16>(most))")]),
+    ("magnitudes that others have not read yet", [("  __syncwarp();  // all have read the old one\n", "")]),
     ("magnitudes that are not stored", [("  if (lane == 0) moment.absmax[block] = absmax;\n", "")]),
     ("elements behind the last counted", [("if (kWidth > 1 || element_of<kWidth>(lane, k) < count) most", "if (kWidth > 1 || lane < count) most")]),
-    ("a code of the cell alone", [("(found & 255) + ((bits & low) > (found >> 8) ? step : 0)", "found & 255")]),
+    ("a code of the cell alone", [("(found & 255) + ((bits & low) > (found >> 8) ? step : 0)", "(found & 255) + ((bits & low) > (found >> 8) ? 0 * step : 0)")]),
     ("the midpoint rounded up", [("(bits & low) > (found >> 8)", "(bits & low) >= (found >> 8)")]),
     ("codes below 0 counted upwards", [("const std::int32_t step = kSigned ? bits >> 31 | 1 : 1;", "const std::int32_t step = 1;")]),
     ("codes below 0 looked up above", [("  if (kSigned) cell += bits >> 31 & map.negative;\n", "")]),
-    ("small magnitudes before the first cell", [("max((magnitude >> map.shift) - map.first, 0)", "max((magnitude >> map.shift) - map.first, 1)")]),
+    ("the largest magnitude looked up below it", [("map.first, 0), map.count - 1)", "map.first, 0), map.count - 2)")]),
     ("the map used before it has come", [("to[i] = from[i];\n  __syncthreads();\n", "to[i] = from[i];\n")]),
     ("blocks of a warp left out", [("block < end; block += kWarps) {", "block < end; block += 2 * kWarps) {")]),
-    ("the second moment by the first one's magnitude", [("__fmul_rn(maps.of[1].value[v_codes[k]], v_absmax)", "__fmul_rn(maps.of[1].value[v_codes[k]], m_absmax)")]),
+    ("the second moment by the first one's magnitude", [("__fmul_rn(maps.of[1].value[v_codes[k]], v_absmax)", "__fmul_rn(maps.of[1].value[v_codes[k]], m_absmax + 0 * v_absmax)")]),
     ("whole accesses to a block that is not", [("if (aligned && (block + 1) * kBlock <= tensor.count) {", "if (aligned) {")]),
     ("blocks counted in the rank's tensor", [("    block = (tensor.begin + run * tensor.whole_stride + in_run) / kBlock;\n", "    block = (tensor.begin + i) / kBlock;\n")]),
     ("runs one after the other", [("    at = tensor.offset + run * tensor.stride + in_run;\n", "    at = tensor.offset + i;\n")]),

@@ -69,12 +69,16 @@ void append(std::string& out, const StateTensor& tensor) {
   out.push_back('\0');
   put(tensor.global_shape);
   put(tensor.box);
-  const auto row = static_cast<std::size_t>(tensor.row_size()) * sizeof(float);
+  const auto row = static_cast<std::size_t>(tensor.row_size());
   const std::int64_t stride = tensor.row_stride == 0 ? tensor.row_size() : tensor.row_stride;
   for (std::int64_t i = 0; i < tensor.box.shape[0]; ++i) {
-    out.append(reinterpret_cast<const char*>(tensor.data) +
-                   static_cast<std::size_t>(i * stride) * sizeof(float),
-               row);
+    const std::byte* from =
+        tensor.data + static_cast<std::size_t>(i * stride) * size_of(tensor.dtype);
+    if (tensor.dtype == DType::kF32) {
+      out.append(reinterpret_cast<const char*>(from), row * sizeof(float));
+      continue;
+    }
+    for (std::size_t k = 0; k < row; ++k) put(static_cast<float>(from[k]));  // a code
   }
 }
 

@@ -39,6 +39,7 @@ RunConfig config_of(int turn) {
   config.batch.micro = 1 + turn % 2;
   config.batch.accumulation = 1 + turn % 5 % 3;
   config.precision.compute = turn % 7 < 2 ? ComputePrecision::kBf16 : ComputePrecision::kFp32;
+  config.optimizer.state = turn % 8 > 3 ? MomentType::k8bit : MomentType::kFp32;
   config.precision.wire = turn % 5 < 2 ? DType::kBF16 : DType::kF32;
   config.parallel.sequence_parallel = turn % 4 != 0;
   config.parallel.recompute = static_cast<Recompute>(turn / 2 % 3);
