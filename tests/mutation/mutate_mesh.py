@@ -250,7 +250,7 @@ EDITS = [
      "if (to.empty() || to.back() != token) to.push_back(token);", "to.push_back(token);"),
     ("src/train/runtime.cc", "counts of an auxiliary loss not joined",
      "config.moe.scope == BalanceScope::kGlobal ? 0 : data_rank(stage.rank(), part))),",
-     "config.moe.scope == BalanceScope::kGlobal ? 0 : stage.rank())),"),
+     "config.moe.scope == BalanceScope::kGlobal ? 0 : stage.rank() + 0 * data_rank(stage.rank(), part))),"),
     ("src/model/experts.cc", "backward's tokens counted from the first",
      "router.first_token = home_range(pass.tensor, pass.tokens()).begin;", "router.first_token = 0;"),
     ("src/model/experts.cc", "every rank of the tensor axis routes all tokens",
