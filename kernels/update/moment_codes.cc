@@ -99,14 +99,13 @@ MomentCodes codes_of(Sign sign) {
 
 std::uint8_t moment_code(const MomentCodes& map, float x, float absmax) {
   const float v = x * (1.0F / (absmax < kMomentLeast ? kMomentLeast : absmax));
-  const auto bits = std::bit_cast<std::uint32_t>(v);
-  const bool below = map.negative > 0 && (bits >> 31) != 0;
-  const std::uint32_t magnitude = bits & 0x7fffffffU;
-  const std::int32_t cell =
-      std::clamp(static_cast<std::int32_t>(magnitude >> map.shift) - map.first, 0, map.count - 1);
-  const std::uint32_t found = map.cells[cell + (below ? map.negative : 0)];
-  const bool next = (magnitude & ((1U << map.shift) - 1)) > found >> 8;
-  return static_cast<std::uint8_t>((found & 255U) + (next ? (below ? 255U : 1U) : 0U));
+  const auto bits = std::bit_cast<std::int32_t>(v);
+  const bool below = map.negative > 0 && bits < 0;
+  const std::int32_t magnitude = bits & 0x7fffffff, low = magnitude & ((1 << map.shift) - 1);
+  const std::int32_t cell = std::clamp((magnitude >> map.shift) - map.first, 0, map.count - 1);
+  const auto found = static_cast<std::int32_t>(map.cells[cell + (below ? map.negative : 0)]);
+  const int step = below ? -1 : 1;
+  return static_cast<std::uint8_t>((found & 255) + (low > found >> 8 ? step : 0));
 }
 
 const MomentTables& moment_tables() {

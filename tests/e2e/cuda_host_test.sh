@@ -103,6 +103,16 @@ binary=$cpu
 train evaluate --checkpoint gpu-optimizers --data toy --sequence-length 32 --batches 2 --ema
 ends_with "averages of a GPU's run" 0
 
+# Moments in 8 bits whose blocks the ranks share: they join the magnitudes in the device's memory.
+export TRIREME_TRAIN=$simt
+for stage in 0 3; do
+  TRIREME_SHARE_GPU=1 ranks 3 base.json "${short[@]}" --set optimizer.state=8bit --set batch.global=3 --set batch.micro=1 \
+    --set run.device=cuda-host --set parallel.zero_stage=$stage --set run.directory=gpu-moments-$stage
+  ends_with "moments in 8 bits, stage $stage, cuda-host" 0
+done
+check "moments in 8 bits: the steps are equal" same "$(steps_of gpu-moments-3)" "$(steps_of gpu-moments-0)"
+check "moments in 8 bits: there are steps" [ "$(steps_of gpu-moments-3 | wc -l)" = 5 ]
+
 # Products in fp8: a CPU has the same codes where bf16 values are the same. Sizes are no multiples of 128; a step is recorded.
 # In one run their kernels are measured, which a host has two of where SwiGLU follows, and for inputs' gradients.
 fp8=("${short[@]}" --set precision.compute=fp8 --set model.hidden_size=80 --set model.head_dim=16 --set model.intermediate_size=144)

@@ -60,9 +60,17 @@ std::vector<MeshCell> group_cells(int ranks, OptimizerKind optimizer) {
 
 std::vector<MeshCell> coded_cells(int ranks) {
   std::vector<MeshCell> cells = group_cells(ranks, OptimizerKind::kAdamW);
+  MeshCell segments = cells.front();  // q, k and v in the columns of one matrix
+  segments.model = MeshModel::kGpt2Sixteens;
+  cells.push_back(segments);
   for (MeshCell& cell : cells) {
     cell.groups = false;
     cell.coded = true;
+    // Those whose tensors are large enough.
+    if (cell.expert > 1) cell.model = MeshModel::kExpertSixteens;
+    if (cell.context > 1 || cell.pipeline > 1) cell.model = MeshModel::kSixteens;
+    if (cell.data > 1 && cell.expert == 1)
+      cell.model = cell.zero_stage < 2 ? MeshModel::kOneKey : MeshModel::kSixteens;
   }
   return cells;
 }
