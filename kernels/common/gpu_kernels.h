@@ -5,6 +5,7 @@
 namespace trireme {
 
 struct ActivationCodesKernels;
+struct AdafactorGpuKernels;
 struct AttentionGpuKernels;
 struct AttentionHopperKernels;
 struct AttentionLibraryKernels;
@@ -38,6 +39,7 @@ struct WeightedGluCodesGpuKernels;
 
 struct GpuKernels {
   const ActivationCodesKernels* activation_codes = nullptr;
+  const AdafactorGpuKernels* adafactor = nullptr;
   const AttentionGpuKernels* attention = nullptr;
   const AttentionHopperKernels* attention_sm90 = nullptr;    ///< where code for sm_90a was compiled
   const AttentionLibraryKernels* attention_cudnn = nullptr;  ///< where that library was found

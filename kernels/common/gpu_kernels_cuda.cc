@@ -1,4 +1,5 @@
 #include "kernels/activation_codes/activation_codes_table.h"
+#include "kernels/adafactor/adafactor_table.h"
 #include "kernels/attention/attention_gpu_table.h"
 #include "kernels/attention/attention_library_table.h"
 #include "kernels/common/gpu_kernels.h"
@@ -34,6 +35,7 @@ namespace trireme {
 const GpuKernels& gpu_kernels() {
   static constexpr GpuKernels kCuda = {
       .activation_codes = &cuda::activation_codes_cuda,
+      .adafactor = &cuda::adafactor_cuda,
       .attention = &cuda::attention_cuda,
 #ifdef TRIREME_GPU_SM90
       .attention_sm90 = &cuda::attention_sm90,

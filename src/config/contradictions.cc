@@ -143,10 +143,18 @@ class Checker {
       optimizer.matrix_lr.reset();
     }
     if (optimizer.kind == OptimizerKind::kScheduleFree) return check_schedule_free();
-    if (optimizer.kind != OptimizerKind::kLion) return;
-    if (!has("optimizer.betas")) optimizer.betas = RunConfig::Optimizer::kLionBetas;
-    if (has("optimizer.eps"))
-      report("optimizer.eps", "leave it out, or optimizer.kind \"adamw\"", "is nothing of Lion's");
+    const bool lion = optimizer.kind == OptimizerKind::kLion;
+    if (!lion && optimizer.kind != OptimizerKind::kAdafactor) return;
+    const auto has_none = [&](const char* path) {
+      if (has(path)) {
+        report(path, "leave it out, or optimizer.kind \"adamw\"",
+               lion ? "is nothing of Lion's" : "is nothing of Adafactor's");
+      }
+    };
+    if (lion && !has("optimizer.betas")) optimizer.betas = RunConfig::Optimizer::kLionBetas;
+    if (!lion) has_none("optimizer.betas");
+    if (!lion) optimizer.betas.reset();
+    has_none("optimizer.eps");
     optimizer.eps.reset();
   }
 

@@ -194,7 +194,7 @@ void add_optimizer(std::vector<Field>& list) {
         .text =
             "PyTorch's AdamW; lion-pytorch's Lion, which has one moment; schedulefree's AdamW, "
             "which averages weights at a constant rate; PyTorch's Muon of layers' matrices, AdamW "
-            "beside it",
+            "beside it; PyTorch's Adafactor, without moments",
         .peers = {"--optimizer", "optimizer.type", "optim", "optimizer.name"});
   FIELD(optimizer.lr, .text = "Learning rate after the warm-up", .example = "0.001", .minimum = 0,
         .presence = kRequired,
@@ -208,7 +208,7 @@ void add_optimizer(std::vector<Field>& list) {
         .minimum = 0, .below = 1,
         .peers = {"--adam-beta1 --adam-beta2", "optimizer.params.betas", "adam_beta1 adam_beta2",
                   "optimizer.beta1 optimizer.beta2"});
-  FIELD(optimizer.eps, .text = "Added outside the root; lion has none", .minimum = 0,
+  FIELD(optimizer.eps, .text = "Added outside the root; lion and adafactor have none", .minimum = 0,
         .peers = {"--adam-eps", "optimizer.params.eps", "adam_epsilon", "optimizer.eps"});
   FIELD(optimizer.weight_decay, .text = "Decoupled decay of tensors with two or more dims",
         .minimum = 0,

@@ -29,7 +29,8 @@ struct EnumWords<AttentionKind> {
 };
 template <>
 struct EnumWords<OptimizerKind> {
-  static constexpr std::string_view kWords[] = {"adamw", "lion", "schedule-free", "muon"};
+  static constexpr std::string_view kWords[] = {"adamw", "lion", "schedule-free", "muon",
+                                                "adafactor"};
 };
 template <>
 struct EnumWords<LrScheduleKind> {

@@ -135,8 +135,6 @@ void read_fields(const Json& given, LoadedConfig& loaded) {
       if (field.row.presence == Presence::kRequired && !meant.contains(field.path)) {
         loaded.problems.push_back({field.path, "nothing", field.legal, "", "is required"});
       }
-    } else if (is_future_value(field.path, *value)) {
-      loaded.problems.push_back({field.path, shown(*value), field.legal, "", kNotInThisVersion});
     } else if (field.assign(*value, loaded.config)) {
       continue;
     } else if (auto within = faults_within(field, *value); !within.empty()) {

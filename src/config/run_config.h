@@ -23,7 +23,7 @@ enum class CudaGraph : std::uint8_t { kAuto, kOff };
 enum class ResumeKind : std::uint8_t { kAuto, kNever, kMust, kStep, kDirectory };
 enum class SampleOrderKind : std::uint8_t { kShuffled, kMegatron, kSequential };
 enum class AttentionKind : std::uint8_t { kAuto, kOwn, kCudnn };
-enum class OptimizerKind : std::uint8_t { kAdamW, kLion, kScheduleFree, kMuon };
+enum class OptimizerKind : std::uint8_t { kAdamW, kLion, kScheduleFree, kMuon, kAdafactor };
 enum class LrScheduleKind : std::uint8_t { kCosine, kLinear, kConstant, kWsd };
 enum class DecayShape : std::uint8_t { kLinear, kSqrt, kCosine };
 enum class ComputePrecision : std::uint8_t { kFp32, kBf16, kFp8 };
@@ -161,9 +161,10 @@ struct RunConfig {
   struct Optimizer {
     OptimizerKind kind = OptimizerKind::kAdamW;
     double lr = 0;
-    std::array<double, 2> betas = {0.9, 0.95};  ///< where not written: Lion's are kLionBetas
+    /// Where not written; Lion's are kLionBetas. Adafactor has none.
+    std::optional<std::array<double, 2>> betas = {{0.9, 0.95}};
     static constexpr std::array<double, 2> kLionBetas = {0.9, 0.99};
-    std::optional<double> eps = 1e-8;  ///< Lion has none
+    std::optional<double> eps = 1e-8;  ///< Lion and Adafactor have none
     double weight_decay = 0.1;
     double clip_grad_norm = 1.0;  ///< 0: off
     MomentType state = MomentType::kFp32;

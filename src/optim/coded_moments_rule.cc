@@ -80,7 +80,7 @@ CodedMomentsRule::CodedMomentsRule(OptimizerKind kind, const RunConfig::Optimize
                                    const ParamStore& store, std::span<const UpdatedParam> params,
                                    const ViewChannels& channels)
     : kind_(kind),
-      constants_{config.betas.at(0), config.betas.at(1), config.eps.value_or(0)},
+      constants_{config.betas->front(), config.betas->back(), config.eps.value_or(0)},
       channels_(channels) {
   const ParamDistribution& distribution = store.layout().distribution();
   std::int64_t end = 0, received = 0;

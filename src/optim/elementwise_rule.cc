@@ -30,7 +30,7 @@ std::vector<OptimizerState> ElementwiseRule::states(OptimizerKind kind) {
 
 ElementwiseRule::ElementwiseRule(OptimizerKind kind, const RunConfig::Optimizer& config,
                                  const ParamStore& store, std::span<const UpdatedParam> params)
-    : kind_(kind), constants_{config.betas.at(0), config.betas.at(1), config.eps.value_or(0)} {
+    : kind_(kind), constants_{config.betas->front(), config.betas->back(), config.eps.value_or(0)} {
   const std::vector<OptimizerState> kept = states(kind);
   for (const UpdatedParam& param : params) {
     const ParamIndex index = param.index;

@@ -6,6 +6,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/grad_norm/grad_norm.h"
+#include "optim/adafactor_rule.h"
 #include "optim/coded_moments_rule.h"
 #include "optim/elementwise_rule.h"
 #include "optim/muon_rule.h"
@@ -64,6 +65,7 @@ std::vector<OptimizerState> states_of(const RunConfig::Optimizer& config) {
         {MuonRule::kState, DType::kF32, [](const ParamMeta& param) { return param.matrix; }});
     return states;
   }
+  if (config.kind == OptimizerKind::kAdafactor) return AdafactorRule::states();
   std::vector<OptimizerState> states = ElementwiseRule::states(config.kind);
   if (config.state != MomentType::k8bit) return states;
   for (OptimizerState& state : states)
@@ -92,6 +94,8 @@ std::vector<std::unique_ptr<UpdateRule>> make_rules(const RunConfig::Optimizer& 
   if (muon) rules.push_back(std::make_unique<MuonRule>(config, store, matrices, channels));
   if (config.kind == OptimizerKind::kScheduleFree) {
     rules.push_back(std::make_unique<ScheduleFreeRule>(config, store, params));
+  } else if (config.kind == OptimizerKind::kAdafactor) {
+    rules.push_back(std::make_unique<AdafactorRule>(store, params, channels));
   } else {
     rules.push_back(std::make_unique<ElementwiseRule>(muon ? OptimizerKind::kAdamW : config.kind,
                                                       config, store, params));
@@ -121,6 +125,8 @@ double Optimizer::bytes_of_update(const RunConfig::Optimizer& config) {
   double bytes = 12 + 8 + (config.ema > 0 ? 12 : 0);
   // Most elements are matrices': their momentum, and an update in bf16 that comes and goes.
   if (config.kind == OptimizerKind::kMuon) return bytes + 8 + 8;
+  // It reads a gradient four times and the value once more; what it keeps is of lines.
+  if (config.kind == OptimizerKind::kAdafactor) return bytes + 16;
   const bool coded = config.state == MomentType::k8bit;  // of most elements
   for (const OptimizerState& state :
        coded ? CodedMomentsRule::states(config.kind) : states_of(config)) {
@@ -131,7 +137,8 @@ double Optimizer::bytes_of_update(const RunConfig::Optimizer& config) {
 }
 
 BlockMeter::Piece Optimizer::piece(const RunConfig::Optimizer& config) {
-  return config.state == MomentType::k8bit ? BlockMeter::Piece::kWhole : BlockMeter::Piece::kRows;
+  const bool whole = config.state == MomentType::k8bit || config.kind == OptimizerKind::kAdafactor;
+  return whole ? BlockMeter::Piece::kWhole : BlockMeter::Piece::kRows;
 }
 
 std::int64_t Optimizer::buffer_bytes(const RunConfig::Optimizer& config,
@@ -141,6 +148,8 @@ std::int64_t Optimizer::buffer_bytes(const RunConfig::Optimizer& config,
     return MuonRule::buffer_bytes(params, distribution, compute);
   if (config.kind == OptimizerKind::kScheduleFree)
     return ScheduleFreeRule::buffer_bytes(params, StoreLayout(params, distribution));
+  if (config.kind == OptimizerKind::kAdafactor)
+    return AdafactorRule::buffer_bytes(params, StoreLayout(params, distribution));
   if (config.state != MomentType::k8bit) return 0;
   return CodedMomentsRule::buffer_bytes(config.kind, params, distribution);
 }

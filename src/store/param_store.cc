@@ -516,15 +516,42 @@ Nf4View ParamStore::base_nf4(ParamIndex index) const {
           owned(WeightForm::kNf4Absmax, nf4_absmax_shape(shape)), shape};
 }
 
+namespace {
+
+/// Of a matrix its rows (dim 0) or columns as a vector.
+ParamMeta lines_of(ParamMeta param, int dim) {
+  param.shape = {param.shape[dim]};
+  if (param.cut.dim != dim) param.cut = {};
+  param.cut.dim = 0;
+  param.fuse = Fuse::kNo;
+  param.row_alignment = 1;
+  if (dim == 1) param.ownership = Ownership::kEveryRank;
+  return param;
+}
+
+ParamMeta as_state(const ParamMeta& param, StateOf of, const ParamDistribution& distribution) {
+  switch (of) {
+    case StateOf::kElements:
+      return param;
+    case StateOf::kRows:
+      return lines_of(param, 0);
+    case StateOf::kColumns:
+      return lines_of(param, 1);
+    case StateOf::kMomentBlocks:
+      return moment_blocks_of(param, distribution.of(param.view));
+  }
+  throw InternalError("a state of nothing");
+}
+
+}  // namespace
+
 std::vector<ParamMeta> params_of_state(const std::vector<ParamMeta>& params,
                                        const OptimizerState& state,
                                        const ParamDistribution& distribution) {
   std::vector<ParamMeta> of_state;
   for (const ParamMeta& param : params) {
     const bool has = param.trainable && (!state.has || state.has(param));
-    of_state.push_back(has && state.of == StateOf::kMomentBlocks
-                           ? moment_blocks_of(param, distribution.of(param.view))
-                           : param);
+    of_state.push_back(has ? as_state(param, state.of, distribution) : param);
     of_state.back().trainable = has;
   }
   return of_state;

@@ -37,7 +37,12 @@ namespace trireme {
 inline constexpr const char* kAverageState = "ema";
 
 /// What a state has a value for.
-enum class StateOf : std::uint8_t { kElements, kMomentBlocks };  ///< store/moment_blocks.h
+enum class StateOf : std::uint8_t {
+  kElements,
+  kRows,          ///< of a matrix
+  kColumns,       ///< likewise; all of them on each rank of ZeRO
+  kMomentBlocks,  ///< store/moment_blocks.h
+};
 
 /// Values of the optimizer beside a parameter: declared by it, held, sharded and saved by the
 /// store. Two of one name are of different parameters.

@@ -58,7 +58,8 @@ int data_rank(int stage_rank, const RankPart& part) {
 
 /// Whether ranks that share an expert have anything to tell each other of its weights.
 bool joins_experts_tensor(const RunConfig& config, const RankPart& part) {
-  return part.fp8 || adapts_experts(config.model) || config.optimizer.state == MomentType::k8bit;
+  return part.fp8 || adapts_experts(config.model) || config.optimizer.state == MomentType::k8bit ||
+         config.optimizer.kind == OptimizerKind::kAdafactor;
 }
 
 /// The ranks of `stage` that hold one copy together, counted by shards, within one by the tensor

@@ -145,6 +145,19 @@ TEST(OptimizerKeys, muon_of_other_systems_has_its_rate_and_says_what_differs) {
   EXPECT_TRUE(says(deepspeed, "optimizer.params.momentum 0.9"));
 }
 
+TEST(OptimizerKeys, adafactor_has_neither_betas_nor_eps) {
+  const std::string kind = "optimizer.kind=adafactor";
+  const RunConfig config = load_with({kind}).config;
+  EXPECT_EQ(config.optimizer.kind, OptimizerKind::kAdafactor);
+  EXPECT_EQ(config.optimizer.betas, std::nullopt);
+  EXPECT_EQ(config.optimizer.eps, std::nullopt);
+  EXPECT_EQ(only_problem(load_with({kind, "optimizer.betas=[0.9,0.95]"})).path, "optimizer.betas");
+  EXPECT_EQ(only_problem(load_with({kind, "optimizer.eps=1e-8"})).path, "optimizer.eps");
+  const LoadedConfig again = parse_run_config(resolved_json(config));
+  EXPECT_TRUE(again.problems.empty()) << format_problems(again.problems);
+  EXPECT_EQ(again.config.optimizer, config.optimizer);
+}
+
 TEST(OptimizerKeys, lion_of_other_systems_keeps_what_it_has) {
   const auto optimizer = [](const char* text) {
     return *convert_config(text, "arguments", std::nullopt).config.find("optimizer");

@@ -99,6 +99,14 @@ for directory in gpu-muon gpu-muon-again; do
 done
 close "muon: losses" gpu-muon cpu-muon 4e-3
 same_run "muon: the same bits twice" gpu-muon 5 gpu-muon-again
+factored=("${short[@]}" --set optimizer.kind=adafactor --set optimizer.lr=0.02 --set precision.compute=bf16)
+on cpu base.json "${factored[@]}" --set run.directory=cpu-factored
+for directory in gpu-factored gpu-factored-again; do
+  on cuda-host base.json "${factored[@]}" --set run.directory=$directory
+  ends_with "adafactor, cuda-host" 0
+done
+close "adafactor: losses" gpu-factored cpu-factored 4e-3
+same_run "adafactor: the same bits twice" gpu-factored 5 gpu-factored-again
 binary=$cpu
 train evaluate --checkpoint gpu-optimizers --data toy --sequence-length 32 --batches 2 --ema
 ends_with "averages of a GPU's run" 0

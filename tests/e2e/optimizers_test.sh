@@ -35,6 +35,26 @@ in_parts free-in-bf16 "${free[@]}" --set precision.compute=bf16
 for recipe in tensor block; do
   in_parts free-in-fp8-$recipe "${free[@]}" --set precision.compute=fp8 --set precision.fp8.recipe=$recipe
 done
+# Adafactor's means are over all ranks' rows: exact, so that stages agree in all bits.
+factored=(--set optimizer.kind=adafactor --set optimizer.lr=0.02 --set optimizer.ema=0.5)
+in_parts factored "${factored[@]}" --set 'optimizer.groups=[{"match":"mlp","lr_scale":0.5}]' --set log.blocks=true
+in_parts factored-in-bf16 "${factored[@]}" --set precision.compute=bf16
+in_parts factored-experts "${factored[@]}" --set model.model_type=mixtral --set model.num_local_experts=4 --set parallel.expert=2
+check "Adafactor keeps rows and columns" same "$(tensors_of "$(folder_of factored 8)" | grep -o 'optimizer/model.\(norm\|embed_tokens\).weight/[a-z_]*"' | tr -d '"' | sort -u | xargs)" \
+  "optimizer/model.embed_tokens.weight/col_var optimizer/model.embed_tokens.weight/row_var optimizer/model.norm.weight/variance"
+# moved NAME OPTIONS...: five steps on two tensor-parallel ranks, three on two data ranks; near one rank's.
+moved() {
+  local name=$1
+  shift
+  local of=("${short[@]}" "$@" --set model.num_key_value_heads=2)
+  ranks 2 base.json "${of[@]}" --set parallel.tensor=2 --set run.directory="$name-moved" --set run.exit_at_step=5
+  ranks 2 base.json "${of[@]}" --set parallel.zero_stage=3 --set run.directory="$name-moved"
+  ends_with "$name on another mesh" 0
+  train base.json "${of[@]}" --set run.directory="$name-alone"
+  close "$name on another mesh: losses" "$name-moved" "$name-alone" 1e-5
+}
+moved factored "${factored[@]}"
+moved free "${free[@]}"
 ranks 2 base.json "${short[@]}" "${free[@]}" --set evaluation.interval_steps=0 --set parallel.zero_stage=2 --set run.directory=free-seldom
 ends_with "schedule-free, evaluated once" 0
 same_run "schedule-free: evaluations change no bits" free-seldom 8 free-whole
@@ -132,6 +152,8 @@ refused() { # NAME OPTION REASON
 refused "a name that is none" 'optimizer.groups=[{"match":"embed_tokns"}]' 'optimizer.groups.0..match.*nearest: "embed_tokens"'
 refused "a part of one product" 'optimizer.groups=[{"match":"k_proj","trainable":false}]' 'gradients are one product'
 refused "nothing to train" 'optimizer.groups=[{"match":"*","trainable":false}]' 'nothing to train'
+refused "betas of adafactor" 'optimizer={"lr":1,"kind":"adafactor","betas":[0.9,0.99]}' 'optimizer.betas'
+refused "eps of adafactor" 'optimizer={"lr":1,"kind":"adafactor","eps":1e-8}' 'optimizer.eps'
 refused "averages of averages" 'optimizer={"lr":1,"kind":"schedule-free","ema":0.9}' 'optimizer.ema'
 refused "a rate of matrices with adamw" 'optimizer.matrix_lr=0.1' 'optimizer.matrix_lr.*Muon'
 refused "eps of lion" 'optimizer={"lr":1,"kind":"lion","eps":1e-8}' 'optimizer.eps'

@@ -34,6 +34,7 @@ twice "lion, averages, groups" 2 --set parallel.pipeline=2 --set optimizer.kind=
   --set 'optimizer.groups=[{"match":"norm","lr_scale":0.5}]'
 twice "schedule-free" 2 --set parallel.pipeline=2 --set optimizer.kind=schedule-free --set lr_schedule.warmup_steps=6
 twice "muon, stage 1" 2 --set optimizer.kind=muon --set optimizer.ema=0.9 --set parallel.zero_stage=1
+twice "adafactor" 2 --set parallel.pipeline=2 --set optimizer.kind=adafactor --set optimizer.lr=0.02
 for stage in 0 1 2 3; do
   twice "two data ranks, stage $stage of ZeRO" 2 --set parallel.zero_stage="$stage"
 done

@@ -55,6 +55,11 @@ CASES = {
                    "transformer.h.1.mlp.c_proj.bias")),
     "muon_bf16": ("llama_gqa", {"kind": "muon", "matrix_lr": 3e-3},
                   ("model.layers.0.mlp.down_proj.weight", "model.layers.1.self_attn.k_proj.weight")),
+    "adafactor": ("llama_gqa", {
+        "kind": "adafactor", "lr": 2e-2,
+        "groups": [{"match": "mlp", "lr_scale": 0.5}]},
+        ("model.norm.weight", "model.layers.0.input_layernorm.weight",
+         "model.layers.1.self_attn.k_proj.weight")),
 }
 # PyTorch orthogonalises in bf16 whatever the type of a gradient; elsewhere all is float64 here.
 ROUNDED = ("muon_bf16",)
@@ -114,6 +119,8 @@ def make_optimizer(model, section):
         for group in groups:
             group["lr"] = section["lr"] * group["scale"]
         return AdamWScheduleFree(groups, betas=betas, eps=RECIPE["eps"], warmup_steps=WARMUP)
+    if section.get("kind") == "adafactor":  # the least variance is that of fp32
+        return torch.optim.Adafactor(groups, lr=0.0, eps=(torch.finfo(torch.float32).eps, 1e-3))
     adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=RECIPE["eps"])
     if not muon:
         return adamw
@@ -150,9 +157,11 @@ def train(model, ids, section):
     states = {"ema/" + name: average for name, average in averages.items()} if decay else {}
     if alone:
         optimizer.eval()
-        for name, parameter in trained.items():
-            for state in ("z", "exp_avg_sq"):
-                states[f"{state}/{name}"] = optimizer.state[parameter][state]
+    for name, parameter in trained.items():
+        for state in ("z", "exp_avg_sq") if alone else ("row_var", "col_var", "variance"):
+            if state in optimizer.state[parameter]:
+                value = optimizer.state[parameter][state]
+                states[f"{state}/{name}"] = value if alone else value.flatten()
     return losses, norms, rates, dict(model.named_parameters()), states
 
 

@@ -5,6 +5,7 @@
 
 #include "base/op_trace.h"
 #include "kernels/activation_codes/activation_codes.h"
+#include "kernels/adafactor/adafactor.h"
 #include "kernels/attention/attention.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/dropout/dropout.h"
@@ -465,6 +466,29 @@ TEST_F(OpWorkTest, weights_and_gradients_move_once) {
   adamw_8bit_update(context_, {&coded, 1}, {}, {1e-3, 0.1, 0.05, 1});
   const std::int64_t moment = kT * kC + 4 * ((kT * kC + 255) / 256);
   expect_work("adamw_8bit_update", 0, 3 * 4 * kT * kC + 2 * 2 * moment);
+  const auto lines = [&](std::int64_t count, std::int64_t terms) {
+    return AdafactorLines{f32({count}), make(DType::kI32, {count}), make(DType::kF64, {count}),
+                          terms};
+  };
+  const AdafactorTensor factored[] = {{a,
+                                       bf16({kT, kC}),
+                                       b,
+                                       {},
+                                       {},
+                                       lines(kT, kC),
+                                       lines(kC, kT),
+                                       make(DType::kF64, {ExactSum::kWords}),
+                                       f32({3})}};
+  adafactor_largest(context_, factored);
+  expect_work("adafactor_largest", 0, 4 * kT * kC);
+  adafactor_sums(context_, factored);
+  expect_work("adafactor_sums", 0, 2 * 4 * kT * kC);
+  adafactor_lines(context_, factored, {});
+  expect_work("adafactor_lines", 0, 2 * (4 + 8) * (kT + kC));
+  adafactor_squares(context_, factored, {});
+  expect_work("adafactor_squares", 0, 4 * kT * kC);
+  adafactor_update(context_, factored, 1);
+  expect_work("adafactor_update", 0, (3 * 4 + 2) * kT * kC);
   const AveragedTensor averages[] = {{a, b}};
   average_update(context_, averages, 0.5);
   expect_work("average_update", 0, 3 * 4 * kT * kC);

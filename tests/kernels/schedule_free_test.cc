@@ -11,14 +11,14 @@ namespace {
 class ScheduleFreeUpdate : public OpTest {};
 TRIREME_FOR_ALL_ISAS(ScheduleFreeUpdate);
 
-/// One parameter with its state; `offset` elements from where memory is aligned.
+/// One parameter with its state; the copy `offset` elements from where memory is aligned.
 struct State {
   TestTensor x, z, exp_avg_sq, gradient, copy;
   double weight_decay, lr_scale = 1;
 
   State(std::int64_t count, std::uint64_t seed, double decay, DType copied = DType::kF32,
         int offset = 0)
-      : x(DType::kF32, {count}, offset),
+      : x(DType::kF32, {count}),
         z(DType::kF32, {count}),
         exp_avg_sq(DType::kF32, {count}),
         gradient(TestTensor::random(DType::kF32, {count}, seed + 100, 0.1)),

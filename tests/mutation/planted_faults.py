@@ -299,12 +299,12 @@ LION = [
 ]
 
 SCHEDULE_FREE = [
-    ("decay at z", [("__fmaf_rn(-c.lr_decay, y, z)", "__fmaf_rn(-c.lr_decay, z, z)")]),
+    ("decay at z", [("__fmaf_rn(-c.lr_decay, y, z)", "__fmaf_rn(-c.lr_decay, y != y ? y : z, z)")]),
     ("an average of the old z", [("    z = __fmaf_rn(-c.step_size, g / denominator", "    x = __fmaf_rn(c.share, __fadd_rn(z, -x), x);\n    z = __fmaf_rn(-c.step_size, g / denominator"),
                                  ("    x = __fmaf_rn(c.share, __fadd_rn(z, -x), x);\n    exp_avg_sq = v;", "    exp_avg_sq = v;")]),
-    ("products read x", [("    return between(x, z, of.one_minus_beta1);", "    return x;")]),
+    ("products read x", [("    return between(x, z, of.one_minus_beta1);", "    return between(x, z, of.beta1 < 2 ? 0.0F : of.beta1);")]),
     ("no copy in fp32", [("  if (tensor.copy_f32 != nullptr) store(tensor.copy_f32 + i, values);\n", "")]),
-    ("a copy of z", [("y.at[k] = between(x.at[k], z.at[k], one_minus_beta1);", "y.at[k] = z.at[k];")]),
+    ("a copy of z", [("y.at[k] = between(x.at[k], z.at[k], one_minus_beta1);", "y.at[k] = between(x.at[k] > 0 ? z.at[k] : z.at[k], z.at[k], one_minus_beta1);")]),
     ("a copy that begins apart taken for aligned", [(" | bits(tensor.copy_f32)", "")]),
 ]
 
@@ -328,6 +328,21 @@ MOMENTS_8BIT = [
                              "        tensor.exp_avg.next[element.block] = static_cast<std::int32_t>(magnitude_bits(element.m));\n")]),
     ("codes by the old magnitude", [("return factor_of(float_of_bits(static_cast<std::uint32_t>(moment.next[block])));", "return factor_of(moment.absmax[block]);")]),
     ("no copy of a part", [("    if (tensor.copy != nullptr)\n      reinterpret_cast<bf16*>(tensor.copy)[at]", "    if (tensor.copy == nullptr)\n      reinterpret_cast<bf16*>(tensor.copy)[at]")]),
+]
+
+ADAFACTOR = [
+    ("the largest of a tile's first row alone", [("atomicMax(&of_rows[k], of_warp)", "atomicMax(&of_rows[0], of_warp)")]),
+    ("columns beyond the last", [("    return inside ? tensor.gradient[at(k)] : 0.0F;", "    return tensor.gradient[at(k)];")]),
+    ("lines summed without a grid", [("  return fma(static_cast<double>(x), static_cast<double>(x), m) - m;", "  return m != 0 ? static_cast<double>(x) * static_cast<double>(x) : 0;")]),
+    ("a row's grid for its columns", [("    sum += on_grid(x, m);\n    const double of_warp", "    sum += on_grid(x, m > 0 ? rounders[k] : m);\n    const double of_warp")]),
+    ("sums taken for exact that are not", [("  if (sum < bound) {", "  if (sum < bound || sum >= 0) {")]),
+    ("no clip of lines", [("args.square_scale * lines.sums[i]", "lines.sums[i]")]),
+    ("variances not told to the host", [("    lines.sums[i] = static_cast<double>(variance);\n", "")]),
+    ("a mean that is not taken", [("tensor.row.variance[tile.row + k] / tensor.scalars[0]", "tensor.row.variance[tile.row + k]")]),
+    ("no least variance", [("product < least ? least : product", "product < 0 ? least : product")]),
+    ("a vector's variance that stands still", [("__fadd_rn(__fmul_rn(g, g), -variance), variance)", "__fmul_rn(g, 0.0F), variance)")]),
+    ("no decay", [("__fmul_rn(tensor.parameter[at], keep)", "__fmul_rn(tensor.parameter[at], keep > 2 ? keep : 1)")]),
+    ("no copy", [("    if (tensor.copy != nullptr) reinterpret_cast<bf16*>(tensor.copy)[at] = from_float<bf16>(p);\n", "")]),
 ]
 
 AVERAGE = [
@@ -372,6 +387,7 @@ ATTENTION_DROPOUT = [
 ]
 
 PLANTED = {
+    "adafactor": [("Adafactor.", ["kernels/adafactor/adafactor_cuda.cu"], ADAFACTOR)],
     "activation_codes": [("ActivationCodes.", ["kernels/activation_codes/activation_codes_cuda.cu"], ACTIVATION_CODES)],
     "attention": [
         ("AttentionDropped.", DROPOUT_FILES, ATTENTION_DROPOUT),

@@ -73,6 +73,15 @@ TEST(Memory, an_optimizer_takes_its_moments_and_averages_of_what_is_trained) {
   EXPECT_EQ(checkpoint_bytes(config), 12 * matrices + 16 * others);
   EXPECT_EQ(muon.buffers - buffers, 4 * (64 * 96 + 2 * 64 * 96 + 2 * 64 * 64));
   request.optimizer.kind = config.optimizer.kind = OptimizerKind::kLion;
+  // Of Adafactor a value for each row and column, of vectors one for each element.
+  RunConfig factored = config;
+  factored.optimizer = RunConfig::Optimizer();
+  apart.optimizer.kind = factored.optimizer.kind = OptimizerKind::kAdafactor;
+  const std::int64_t layer = 2 * (64 + 64) + 2 * (64 + 64) + 3 * (64 + 96) + 2 * 64;
+  const std::int64_t lines = 2 * (128 + 64) + 2 * layer + 64;
+  EXPECT_EQ(estimate_memory(config.model, apart).optimizer, 4 * lines);
+  EXPECT_EQ(estimate_memory(config.model, apart).undo, 4 * (all + lines));
+  EXPECT_EQ(checkpoint_bytes(factored), 4 * (all + lines));
   // What stands still has neither gradient nor moments.
   const std::int64_t before = estimate_memory(config.model, request).gradients;
   config.model.groups = {{"layers", 1, std::nullopt, false}};

@@ -150,7 +150,7 @@ TEST_P(GoldenDropout, losses_norms_and_parameters_equal_float64_of_a_model_that_
 class GoldenOptimizers : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(all, GoldenOptimizers,
                          testing::Values("groups", "groups_tied", "lion", "schedule_free", "muon",
-                                         "muon_gpt2"));
+                                         "muon_gpt2", "adafactor"));
 
 TEST_P(GoldenOptimizers, losses_norms_parameters_and_states_equal_float64) {
   const std::string folder = "optimizers/" + GetParam();

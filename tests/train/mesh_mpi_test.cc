@@ -194,8 +194,8 @@ TEST(Mesh, adapters_train_as_on_one_rank) {
 /// The sign of what is next to 0 hangs on rounding: with Lion ranks that add in one order have
 /// equal bits, others are near.
 TEST(Mesh, groups_of_parameters_and_each_optimizer_train_as_on_one_rank) {
-  for (const OptimizerKind kind :
-       {OptimizerKind::kAdamW, OptimizerKind::kLion, OptimizerKind::kScheduleFree}) {
+  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kLion,
+                                   OptimizerKind::kScheduleFree, OptimizerKind::kAdafactor}) {
     Table table(kind == OptimizerKind::kLion ? Tolerance{2e-3, 1e-2, 0.1, 0.1, 3}
                                              : Tolerance{.steps = 3});
     table.run(group_cells(test_world().size(), kind));

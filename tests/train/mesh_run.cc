@@ -372,7 +372,7 @@ MeshDistance distance_of(const MeshResult& found, const MeshResult& expected) {
   distance.norms = distance_of(found.norms, expected.norms);
   distance.blocks = distance_of(found.blocks, expected.blocks);
   compare(found.gradients, expected.gradients, "", distance.gradients, distance.worst_gradient);
-  for (const char* moment : {"/exp_avg", "/exp_avg_sq"})
+  for (const char* moment : {"/exp_avg", "/exp_avg_sq", "/z", "/row_var", "/col_var", "/variance"})
     compare(found.final, expected.final, moment, distance.moments, distance.worst_moment);
   return distance;
 }

@@ -137,6 +137,10 @@ std::string name_of(OptimizerKind kind) {
       return "lion";
     case OptimizerKind::kScheduleFree:
       return "schedule-free";
+    case OptimizerKind::kMuon:
+      return "muon";
+    case OptimizerKind::kAdafactor:
+      return "adafactor";
   }
   return "?";
 }

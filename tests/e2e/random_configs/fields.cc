@@ -254,7 +254,10 @@ void draw_free_fields(Dice& dice, Json& config, const Situation& situation) {
     const Json* schedule = value_at(config, "lr_schedule.kind");
     const bool constant = schedule == nullptr || *schedule == Json("constant");
     std::vector<std::string> kinds = {"adamw", "muon"};
-    if (value_at(config, "optimizer.eps") == nullptr) kinds.push_back("lion");
+    if (value_at(config, "optimizer.eps") == nullptr) {
+      kinds.push_back("lion");
+      if (value_at(config, "optimizer.betas") == nullptr) kinds.push_back("adafactor");
+    }
     if (constant && value_at(config, "optimizer.ema") == nullptr) kinds.push_back("schedule-free");
     const std::string kind = dice.pick(kinds);
     set_at(config, "optimizer.kind", kind);
