@@ -6,6 +6,7 @@
 
 #include "config/adapters.h"
 #include "config/dropout.h"
+#include "config/field_types.h"
 #include "config/model_parse.h"
 #include "plan/mesh_rules.h"
 
@@ -129,20 +130,8 @@ std::string name_of(Recompute recompute) {
   return "?";
 }
 
-std::string name_of(OptimizerKind kind) {
-  switch (kind) {
-    case OptimizerKind::kAdamW:
-      return "adamw";
-    case OptimizerKind::kLion:
-      return "lion";
-    case OptimizerKind::kScheduleFree:
-      return "schedule-free";
-    case OptimizerKind::kMuon:
-      return "muon";
-    case OptimizerKind::kAdafactor:
-      return "adafactor";
-  }
-  return "?";
+std::string_view name_of(OptimizerKind kind) {
+  return EnumWords<OptimizerKind>::kWords[static_cast<std::size_t>(kind)];
 }
 
 bool legal(const MeshCell& cell) {
