@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "comm/rounds.h"
 #include "kernels/elementwise/elementwise.h"
 #include "tensor/transfer.h"
 
@@ -73,6 +74,29 @@ std::int64_t AdafactorRule::buffer_bytes(const std::vector<ParamMeta>& params,
     if (is_matrix(param)) lines += values.owned_shape(i)[0] + values.owned_shape(i)[1];
   }
   return lines * (4 + 8) + tensors * (8 * ExactSum::kWords + 3 * 4);
+}
+
+UpdateRule::Sent AdafactorRule::bytes_sent(const std::vector<ParamMeta>& params,
+                                           const ParamDistribution& distribution, MeshView view) {
+  const StoreLayout values(params, distribution);
+  std::int64_t tensor_lines = 0, shard_lines = 0, tensors = 0;
+  for (ParamIndex i = 0; i < static_cast<int>(params.size()); ++i) {
+    const ParamMeta& param = params[static_cast<std::size_t>(i)];
+    if (param.shares != kNoParam || !param.trainable || param.view != view) continue;
+    ++tensors;
+    if (!is_matrix(param)) continue;
+    const Shape owned = values.owned_shape(i);
+    shard_lines += owned[1];
+    if (param.cut.given()) tensor_lines += owned[1 - param.cut.dim];
+  }
+  // Largest magnitudes and sums of lines; three exact sums of a tensor.
+  const auto sent = [&](std::int64_t lines, const AxisRank& ranks) {
+    const ReductionTree tree = reduction_tree(ranks.index, ranks.extent);
+    const std::int64_t messages = std::ssize(tree.children) + (tree.parent < 0 ? 0 : 1);
+    return messages * (lines * (4 + 8) + tensors * 3 * std::int64_t{sizeof(Words)});
+  };
+  const Distribution& ranks = distribution.of(view);
+  return {sent(tensor_lines, ranks.tensor), sent(shard_lines, ranks.shard)};
 }
 
 AdafactorRule::AdafactorRule(const ParamStore& store, std::span<const UpdatedParam> params,

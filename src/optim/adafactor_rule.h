@@ -23,6 +23,8 @@ class AdafactorRule final : public UpdateRule {
                 const ViewChannels& channels);
   /// What it takes beside the store, on the device.
   static std::int64_t buffer_bytes(const std::vector<ParamMeta>& params, const StoreLayout& values);
+  static Sent bytes_sent(const std::vector<ParamMeta>& params,
+                         const ParamDistribution& distribution, MeshView view);
 
   void step(Context& context, const UpdateStep& step) override;
   void step(Context& context, const UpdateStep& step, BlockMeter& meter) override;

@@ -157,6 +157,8 @@ std::int64_t Optimizer::buffer_bytes(const RunConfig::Optimizer& config,
 Optimizer::Sent Optimizer::bytes_sent(const RunConfig::Optimizer& config,
                                       const std::vector<ParamMeta>& params,
                                       const ParamDistribution& distribution, MeshView view) {
+  if (config.kind == OptimizerKind::kAdafactor)
+    return AdafactorRule::bytes_sent(params, distribution, view);
   if (config.state != MomentType::k8bit) return {};
   return CodedMomentsRule::bytes_sent(config.kind, params, distribution, view);
 }

@@ -44,6 +44,8 @@ RunConfig config_of(int turn) {
   config.parallel.sequence_parallel = turn % 4 != 0;
   config.parallel.recompute = static_cast<Recompute>(turn / 2 % 3);
   if (turn % 3 == 1) config.optimizer.kind = OptimizerKind::kMuon;
+  if (turn % 5 == 2) config.optimizer.kind = OptimizerKind::kAdafactor;
+  if (config.optimizer.kind != OptimizerKind::kAdamW) config.optimizer.state = MomentType::kFp32;
   return config;
 }
 
