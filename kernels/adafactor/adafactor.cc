@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 #include "base/math.h"
 #include "kernels/adafactor/adafactor_grid.h"
@@ -10,6 +9,7 @@
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/op_work.h"
+#include "kernels/common/tensor_table.h"
 
 namespace trireme {
 namespace {
@@ -55,11 +55,9 @@ void check_tensor(const Context& context, const ArgumentChecker& check,
 /// The tensors as kernels take them, in memory of the device.
 AdafactorArgs args_of(Context& context, const ArgumentChecker& check,
                       std::span<const AdafactorTensor> tensors, const AdafactorStep& step) {
-  const std::size_t bytes = tensors.size() * sizeof(AdafactorTensorArgs);
-  std::byte* table = context.host_scratch(bytes);
+  TensorTable<AdafactorTensorArgs> table(context, tensors.size());
   std::int64_t blocks = 0;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const AdafactorTensor& tensor = tensors[i];
+  for (const AdafactorTensor& tensor : tensors) {
     check_tensor(context, check, tensor);
     const bool vector = is_vector(tensor);
     AdafactorTensorArgs args = {};
@@ -77,14 +75,12 @@ AdafactorArgs args_of(Context& context, const ArgumentChecker& check,
     args.first_block = blocks;
     blocks +=
         ceil_div(args.rows, kAdafactorTileRows) * ceil_div(args.columns, kAdafactorTileColumns);
-    new (table + i * sizeof(AdafactorTensorArgs)) AdafactorTensorArgs(args);
+    table.add(args);
   }
-  const std::byte* in_place = table;
-  if (context.on_gpu() && !tensors.empty()) in_place = context.device_constant({table, bytes});
   const auto scale = static_cast<double>(step.gradient_scale);
   return {context.exec(),
-          reinterpret_cast<const AdafactorTensorArgs*>(in_place),
-          static_cast<std::int64_t>(tensors.size()),
+          table.placed(),
+          table.count(),
           blocks,
           step.gradient_scale,
           scale * scale,

@@ -27,6 +27,11 @@ void ArgumentChecker::tensor(const char* name, const ConstTensorView& view, DTyp
                       text_of(view));
 }
 
+void ArgumentChecker::elements(const char* name, const ConstTensorView& view, DType dtype,
+                               std::int64_t count) const {
+  tensor(name, view.count() == count ? view.reshape({count}) : view, dtype, {count});
+}
+
 void ArgumentChecker::optional(const char* name, const ConstTensorView& view, DType dtype,
                                const Shape& shape) const {
   if (view.given()) tensor(name, view, dtype, shape);

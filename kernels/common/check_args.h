@@ -19,6 +19,9 @@ class ArgumentChecker {
 
   /// Given (unless it has no elements), of this type and shape.
   void tensor(const char* name, const ConstTensorView& view, DType dtype, const Shape& shape) const;
+  /// The same of so many elements in any shape: rows of a rank beside a flat state or message.
+  void elements(const char* name, const ConstTensorView& view, DType dtype,
+                std::int64_t count) const;
   /// Not given, or as `tensor`.
   void optional(const char* name, const ConstTensorView& view, DType dtype,
                 const Shape& shape) const;

@@ -25,4 +25,24 @@ __device__ __forceinline__ std::int64_t tensor_of_block(const Entry* entries, st
   return first;
 }
 
+/// This block's kElements elements of a tensor (`first_block`, `count`), or its last ones:
+/// `of_many(i)` for kCount from i on where the tensor is `aligned` for that, and `of_one(i)` for
+/// what is left. Of blocks of kThreads.
+template <int kThreads, int kCount, std::int64_t kElements, class Tensor, class OfMany, class OfOne>
+__device__ __forceinline__ void for_block_of(const Tensor& tensor, bool aligned,
+                                             const OfMany& of_many, const OfOne& of_one) {
+  static_assert(kElements % (kThreads * kCount) == 0);
+  const std::int64_t begin = (blockIdx.x - tensor.first_block) * kElements;
+  const std::int64_t end = min(begin + kElements, tensor.count);
+  std::int64_t single = begin;
+  if (aligned) {
+    single = end / kCount * kCount;
+#pragma unroll 1
+    for (std::int64_t i = begin + threadIdx.x * kCount; i < single; i += kThreads * kCount)
+      of_many(i);
+  }
+#pragma unroll 1
+  for (std::int64_t i = single + threadIdx.x; i < end; i += kThreads) of_one(i);
+}
+
 }  // namespace trireme::cuda

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <new>
 
 #include "base/math.h"
 #include "device/gpu.h"
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/op_work.h"
+#include "kernels/common/tensor_table.h"
 #include "kernels/grad_norm/grad_norm_table.h"
 
 namespace trireme {
@@ -63,22 +63,16 @@ void add_on_host(const Context& context, ExactSum& sum,
 
 void add_on_gpu(Context& context, std::uint64_t* words,
                 std::span<const ConstTensorView> gradients) {
-  const std::size_t table_bytes = gradients.size() * sizeof(GradNormTensorArgs);
-  std::byte* table = context.host_scratch(table_bytes);
+  TensorTable<GradNormTensorArgs> table(context, gradients.size());
   std::int64_t blocks = 0;
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
-    const ConstTensorView& each = gradients[i];
+  for (const ConstTensorView& each : gradients) {
     const std::int64_t rows = each.count() == 0 ? 0 : rows_of(each);
-    new (table + i * sizeof(GradNormTensorArgs))
-        GradNormTensorArgs{each.as<float>(), rows, rows == 0 ? 0 : each.count() / rows, blocks};
-    blocks += (rows + kGradNormRowsPerBlock - 1) / kGradNormRowsPerBlock;
+    table.add({each.as<float>(), rows, rows == 0 ? 0 : each.count() / rows, blocks});
+    blocks += ceil_div(rows, kGradNormRowsPerBlock);
   }
   if (blocks == 0) return;
-  const auto* device_table =
-      reinterpret_cast<const GradNormTensorArgs*>(context.device_constant({table, table_bytes}));
   gpu_table("grad_norm", &GpuKernels::grad_norm)
-      .squares({context.exec(), words, device_table, static_cast<std::int64_t>(gradients.size()),
-                blocks});
+      .squares({context.exec(), words, table.placed(), table.count(), blocks});
 }
 
 void add_from_gpu(Context& context, ExactSum& sum, std::span<const ConstTensorView> gradients) {

@@ -1,10 +1,10 @@
 #include "kernels/muon/muon.h"
 
-#include <new>
-
+#include "base/math.h"
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/op_work.h"
+#include "kernels/common/tensor_table.h"
 #include "kernels/muon/muon_table.h"
 
 namespace trireme {
@@ -14,32 +14,23 @@ const MuonKernels& kernels(const Context& context) {
   return choose_table("muon", context, muon_cpu, &GpuKernels::muon);
 }
 
-/// The views may differ in shape (rows of a rank beside a flat piece of a message), not in count.
-void check_view(const ArgumentChecker& check, const char* name, const ConstTensorView& view,
-                DType dtype, std::int64_t count) {
-  check.tensor(name, view.count() == count ? view.reshape({count}) : view, dtype, {count});
-}
-
 /// Calls `kernel` for `count` tensors, which `plain_of(i)` describes but for their places.
 template <class PlainOf>
 void on_tensors(Context& context, std::size_t count, const PlainOf& plain_of, MuonArgs args,
                 void (*MuonKernels::*kernel)(const MuonArgs&)) {
-  const std::size_t table_bytes = count * sizeof(MuonTensorArgs);
-  std::byte* table = context.host_scratch(table_bytes);
+  TensorTable<MuonTensorArgs> table(context, count);
   for (std::size_t i = 0; i < count; ++i) {
     MuonTensorArgs tensor = plain_of(i);
     tensor.begin = args.element_count;
     tensor.first_block = args.block_count;
-    new (table + i * sizeof(MuonTensorArgs)) MuonTensorArgs(tensor);
+    table.add(tensor);
     args.element_count += tensor.count;
-    args.block_count += (tensor.count + kMuonElementsPerBlock - 1) / kMuonElementsPerBlock;
+    args.block_count += ceil_div(tensor.count, kMuonElementsPerBlock);
   }
   if (args.element_count == 0) return;
-  const std::byte* device_table =
-      context.on_gpu() ? context.device_constant({table, table_bytes}) : table;
   args.exec = context.exec();
-  args.tensors = reinterpret_cast<const MuonTensorArgs*>(device_table);
-  args.tensor_count = static_cast<std::int64_t>(count);
+  args.tensors = table.placed();
+  args.tensor_count = table.count();
   (kernels(context).*kernel)(args);
 }
 
@@ -71,9 +62,9 @@ void muon_momentum(Context& context, std::span<const MuonMomentumTensor> tensors
   const auto plain_of = [&](std::size_t i) {
     const MuonMomentumTensor& tensor = tensors[i];
     const std::int64_t count = tensor.momentum.count();
-    check_view(check, "momentum", tensor.momentum, DType::kF32, count);
-    check_view(check, "gradient", tensor.gradient, DType::kF32, count);
-    if (tensor.update.given()) check_view(check, "update", tensor.update, args.update_type, count);
+    check.elements("momentum", tensor.momentum, DType::kF32, count);
+    check.elements("gradient", tensor.gradient, DType::kF32, count);
+    if (tensor.update.given()) check.elements("update", tensor.update, args.update_type, count);
     MuonTensorArgs plain = {};
     plain.state = tensor.momentum.as<float>();
     plain.in = tensor.gradient.data;
@@ -96,9 +87,9 @@ void muon_update(Context& context, std::span<const MuonUpdateTensor> tensors, do
   const auto plain_of = [&](std::size_t i) {
     const MuonUpdateTensor& tensor = tensors[i];
     const std::int64_t count = tensor.parameter.count();
-    check_view(check, "parameter", tensor.parameter, DType::kF32, count);
-    check_view(check, "update", tensor.update, args.update_type, count);
-    if (tensor.copy.given()) check_view(check, "copy", tensor.copy, DType::kBF16, count);
+    check.elements("parameter", tensor.parameter, DType::kF32, count);
+    check.elements("update", tensor.update, args.update_type, count);
+    if (tensor.copy.given()) check.elements("copy", tensor.copy, DType::kBF16, count);
     MuonTensorArgs plain = {};
     plain.state = tensor.parameter.as<float>();
     plain.in = tensor.update.data;

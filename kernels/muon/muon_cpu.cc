@@ -1,50 +1,27 @@
-#include "kernels/common/parallel.h"
 #include "kernels/common/simd.h"
+#include "kernels/common/tensor_parts.h"
 #include "kernels/muon/muon_table.h"
 
 namespace trireme::TRIREME_ISA {
 namespace {
 
-constexpr std::int64_t kElementsPerUnit =
-    64;  // whole cache lines to a thread where tensors begin on one
 constexpr std::int64_t kWorkPerElement = 2;
-
-/// Calls `body(tensor, from, to)` for elements of all tensors, by all threads.
-template <class Body>
-void for_each_part(const MuonArgs& args, const Body& body) {
-  const std::int64_t units = (args.element_count + kElementsPerUnit - 1) / kElementsPerUnit;
-  parallel_ranges(args.exec, units, kElementsPerUnit * kWorkPerElement,
-                  [&](std::int64_t first, std::int64_t last) {
-                    const std::int64_t begin = first * kElementsPerUnit;
-                    const std::int64_t end = last * kElementsPerUnit < args.element_count
-                                                 ? last * kElementsPerUnit
-                                                 : args.element_count;
-                    for (std::int64_t t = 0; t < args.tensor_count; ++t) {
-                      const MuonTensorArgs& tensor = args.tensors[t];
-                      if (tensor.begin >= end) break;
-                      if (tensor.begin + tensor.count <= begin) continue;
-                      const std::int64_t from = begin > tensor.begin ? begin - tensor.begin : 0;
-                      const std::int64_t to =
-                          end - tensor.begin < tensor.count ? end - tensor.begin : tensor.count;
-                      body(tensor, from, to);
-                    }
-                  });
-}
 
 template <class T>
 void momentum_of(const MuonArgs& args) {
   const F32 scale = F32::broadcast(args.gradient_scale), share = F32::broadcast(args.momentum),
             rest = F32::broadcast(args.one_minus_momentum);
-  for_each_part(args, [&](const MuonTensorArgs& tensor, std::int64_t from, std::int64_t to) {
-    const float* gradient = static_cast<const float*>(tensor.in);
-    T* update = static_cast<T*>(tensor.out);
-    for_each_vector(from, to, [&](std::int64_t i, auto lanes) {
-      const F32 g = F32::load(gradient + i, lanes) * scale;
-      const F32 old = F32::load(tensor.state + i, lanes), m = fma(rest, g - old, old);
-      m.store(tensor.state + i, lanes);
-      if (update != nullptr) fma(share, m - g, g).store(update + i, lanes);
-    });
-  });
+  for_each_tensor_part(
+      args, kWorkPerElement, [&](const MuonTensorArgs& tensor, std::int64_t from, std::int64_t to) {
+        const float* gradient = static_cast<const float*>(tensor.in);
+        T* update = static_cast<T*>(tensor.out);
+        for_each_vector(from, to, [&](std::int64_t i, auto lanes) {
+          const F32 g = F32::load(gradient + i, lanes) * scale;
+          const F32 old = F32::load(tensor.state + i, lanes), m = fma(rest, g - old, old);
+          m.store(tensor.state + i, lanes);
+          if (update != nullptr) fma(share, m - g, g).store(update + i, lanes);
+        });
+      });
 }
 
 void momentum(const MuonArgs& args) {
@@ -54,18 +31,19 @@ void momentum(const MuonArgs& args) {
 
 template <class T>
 void update_of(const MuonArgs& args) {
-  for_each_part(args, [&](const MuonTensorArgs& tensor, std::int64_t from, std::int64_t to) {
-    const F32 decay = F32::broadcast(static_cast<float>(args.lr * tensor.decay)),
-              step = F32::broadcast(static_cast<float>(args.lr * tensor.step));
-    const T* update = static_cast<const T*>(tensor.in);
-    BFloat16* copy = static_cast<BFloat16*>(tensor.out);
-    for_each_vector(from, to, [&](std::int64_t i, auto lanes) {
-      const F32 old = F32::load(tensor.state + i, lanes);
-      const F32 p = fnma(step, F32::load(update + i, lanes), fnma(decay, old, old));
-      p.store(tensor.state + i, lanes);
-      if (copy != nullptr) p.store(copy + i, lanes);
-    });
-  });
+  for_each_tensor_part(
+      args, kWorkPerElement, [&](const MuonTensorArgs& tensor, std::int64_t from, std::int64_t to) {
+        const F32 decay = F32::broadcast(static_cast<float>(args.lr * tensor.decay)),
+                  step = F32::broadcast(static_cast<float>(args.lr * tensor.step));
+        const T* update = static_cast<const T*>(tensor.in);
+        BFloat16* copy = static_cast<BFloat16*>(tensor.out);
+        for_each_vector(from, to, [&](std::int64_t i, auto lanes) {
+          const F32 old = F32::load(tensor.state + i, lanes);
+          const F32 p = fnma(step, F32::load(update + i, lanes), fnma(decay, old, old));
+          p.store(tensor.state + i, lanes);
+          if (copy != nullptr) p.store(copy + i, lanes);
+        });
+      });
 }
 
 void update(const MuonArgs& args) {

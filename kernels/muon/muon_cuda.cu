@@ -6,7 +6,6 @@ namespace trireme::cuda {
 namespace {
 
 constexpr int kThreads = 256, kCount = 4, kTurns = 4;
-static_assert(kMuonElementsPerBlock % (kThreads * kCount) == 0);
 
 // Operation for operation what the CPU does, so that both have the same bits: the intrinsics round
 // where they stand and are not fused.
@@ -43,23 +42,13 @@ __device__ __forceinline__ void update_group(const MuonTensorArgs& tensor, std::
   if (tensor.out != nullptr) store(static_cast<bf16*>(tensor.out) + i, copy);
 }
 
-/// A block's kMuonElementsPerBlock elements of a tensor, or its last ones: `of_four(i)` where every
-/// view allows that (16 bytes of f32, 8 of bf16), and `of_one(i)` for what is left.
+/// Four elements at once where every view allows that (16 bytes of f32, 8 of bf16).
 template <class OfFour, class OfOne>
 __device__ __forceinline__ void for_block(const MuonTensorArgs& tensor, const OfFour& of_four,
                                           const OfOne& of_one) {
-  const std::int64_t begin = (blockIdx.x - tensor.first_block) * kMuonElementsPerBlock;
-  const std::int64_t end = min(begin + kMuonElementsPerBlock, tensor.count);
   const auto bits = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p); };
-  std::int64_t single = begin;
-  if ((bits(tensor.state) | bits(tensor.in) | bits(tensor.out)) % 16 == 0) {
-    single = end / kCount * kCount;
-#pragma unroll 1
-    for (std::int64_t i = begin + threadIdx.x * kCount; i < single; i += kThreads * kCount)
-      of_four(i);
-  }
-#pragma unroll 1
-  for (std::int64_t i = single + threadIdx.x; i < end; i += kThreads) of_one(i);
+  const bool aligned = (bits(tensor.state) | bits(tensor.in) | bits(tensor.out)) % 16 == 0;
+  for_block_of<kThreads, kCount, kMuonElementsPerBlock>(tensor, aligned, of_four, of_one);
 }
 
 __device__ __forceinline__ MuonTensorArgs tensor_here(const MuonArgs& args) {

@@ -1,12 +1,13 @@
 #include "kernels/update/update.h"
 
 #include <cmath>
-#include <new>
 #include <utility>
 
-#include "kernels/common/check_args.h"
+#include "base/math.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/op_work.h"
+#include "kernels/common/tensor_table.h"
+#include "kernels/update/update_gradient.h"
 #include "kernels/update/update_table.h"
 
 namespace trireme {
@@ -14,36 +15,16 @@ namespace {
 
 enum class Moments : std::uint8_t { kOne, kTwo };
 
-/// The views may differ in shape (rows of a rank beside a flat moment), not in count.
-void check_view(const ArgumentChecker& check, const char* name, const ConstTensorView& view,
-                DType dtype, std::int64_t count) {
-  check.tensor(name, view.count() == count ? view.reshape({count}) : view, dtype, {count});
-}
-
-/// The gradient's rows by slots, each of which must be one of its rows.
-void check_slots(const ArgumentChecker& check, const UpdateTensor& tensor) {
-  check.rank("parameter", tensor.parameter, 2);
-  check.rank("gradient", tensor.gradient, 2);
-  const std::int64_t rows = tensor.gradient.shape[0];
-  check.tensor("gradient", tensor.gradient, DType::kF32, {rows, tensor.parameter.shape[1]});
-  check.tensor("gradient_slots", tensor.gradient_slots, DType::kI32, {tensor.parameter.shape[0]});
-  check.indices("gradient_slots", tensor.gradient_slots, rows);
-}
-
-UpdateTensorArgs plain(const ArgumentChecker& check, const UpdateTensor& tensor, Moments moments) {
+UpdateTensorArgs plain(const ArgumentChecker& check, const Context& context,
+                       const UpdateTensor& tensor, Moments moments) {
   const std::int64_t count = tensor.parameter.count();
   const bool in_rows = tensor.gradient_slots.given(), two = moments == Moments::kTwo;
-  check_view(check, "parameter", tensor.parameter, DType::kF32, count);
-  if (in_rows) {
-    check_slots(check, tensor);
-  } else {
-    check_view(check, "gradient", tensor.gradient, DType::kF32, count);
-  }
-  check_view(check, "exp_avg", tensor.exp_avg, DType::kF32, count);
-  if (two) check_view(check, "exp_avg_sq", tensor.exp_avg_sq, DType::kF32, count);
-  if (tensor.copy.given()) check_view(check, "copy", tensor.copy, DType::kBF16, count);
-  if (tensor.kept.given())
-    check_view(check, "kept", tensor.kept, DType::kF32, (two ? 3 : 2) * count);
+  check.elements("parameter", tensor.parameter, DType::kF32, count);
+  check_gradient(check, context, {tensor.parameter, tensor.gradient, tensor.gradient_slots});
+  check.elements("exp_avg", tensor.exp_avg, DType::kF32, count);
+  if (two) check.elements("exp_avg_sq", tensor.exp_avg_sq, DType::kF32, count);
+  if (tensor.copy.given()) check.elements("copy", tensor.copy, DType::kBF16, count);
+  if (tensor.kept.given()) check.elements("kept", tensor.kept, DType::kF32, (two ? 3 : 2) * count);
   return {tensor.parameter.as<float>(),
           tensor.exp_avg.as<float>(),
           two ? tensor.exp_avg_sq.as<float>() : nullptr,
@@ -76,30 +57,25 @@ OpWork work_of(std::span<const UpdateTensor> tensors, Moments moments) {
 template <class PlainOf>
 void update(Context& context, std::size_t count, const PlainOf& plain_of, const UpdateScalars* step,
             const UpdateConstants& constants, void (*UpdateKernels::*kernel)(const UpdateArgs&)) {
-  const std::size_t table_bytes = count * sizeof(UpdateTensorArgs);
-  std::byte* table = context.host_scratch(table_bytes);
+  TensorTable<UpdateTensorArgs> table(context, count);
   std::int64_t elements = 0, blocks = 0;
   for (std::size_t i = 0; i < count; ++i) {
     UpdateTensorArgs args = plain_of(i);
     args.begin = elements;
     args.first_block = blocks;
-    new (table + i * sizeof(UpdateTensorArgs)) UpdateTensorArgs(args);
+    table.add(args);
     elements += args.count;
-    blocks += (args.count + kUpdateElementsPerBlock - 1) / kUpdateElementsPerBlock;
+    blocks += ceil_div(args.count, kUpdateElementsPerBlock);
   }
   if (elements == 0) return;
   UpdateScalars on_host = {};
   UpdateScalars* in_place = step == nullptr ? nullptr : &on_host;
-  const std::byte* device_table = table;
-  if (context.on_gpu()) {
-    device_table = context.device_constant({table, table_bytes});
-    if (step != nullptr)
-      in_place = reinterpret_cast<UpdateScalars*>(context.scratch(sizeof(UpdateScalars)));
-  }
+  if (context.on_gpu() && step != nullptr)
+    in_place = reinterpret_cast<UpdateScalars*>(context.scratch(sizeof(UpdateScalars)));
   const UpdateKernels& kernels = choose_table("update", context, update_cpu, &GpuKernels::update);
   if (step != nullptr) kernels.write_step(context.exec(), in_place, *step);
-  (kernels.*kernel)({context.exec(), reinterpret_cast<const UpdateTensorArgs*>(device_table),
-                     in_place, static_cast<std::int64_t>(count), elements, blocks, constants});
+  (kernels.*
+   kernel)({context.exec(), table.placed(), in_place, table.count(), elements, blocks, constants});
 }
 
 float single(double x) { return static_cast<float>(x); }
@@ -113,8 +89,7 @@ void adamw_update(Context& context, std::span<const UpdateTensor> tensors,
   check.that(scalars.bias_correction1 > 0 && scalars.bias_correction2 > 0, "scalars",
              "the bias corrections must be positive: t counts the update that is made");
   const auto plain_of = [&](std::size_t i) {
-    if (context.on_gpu()) check.absent("gradient_slots", tensors[i].gradient_slots, "on a GPU");
-    return plain(check, tensors[i], Moments::kTwo);
+    return plain(check, context, tensors[i], Moments::kTwo);
   };
   const UpdateScalars step = {scalars.lr, scalars.lr / scalars.bias_correction1,
                               scalars.gradient_scale,
@@ -130,9 +105,8 @@ void lion_update(Context& context, std::span<const UpdateTensor> tensors,
   const OpSpan span(context.op_trace(), "lion_update", work_of(tensors, Moments::kOne));
   const ArgumentChecker check("lion_update");
   const auto plain_of = [&](std::size_t i) {
-    if (context.on_gpu()) check.absent("gradient_slots", tensors[i].gradient_slots, "on a GPU");
     check.absent("exp_avg_sq", tensors[i].exp_avg_sq, "in Lion");
-    return plain(check, tensors[i], Moments::kOne);
+    return plain(check, context, tensors[i], Moments::kOne);
   };
   const UpdateScalars step = {lr, lr, gradient_scale, 1, 0};
   update(context, tensors.size(), plain_of, &step,
@@ -147,7 +121,7 @@ namespace {
 void place_copy(const ArgumentChecker& check, UpdateTensorArgs& args, const TensorView& copy) {
   if (!copy.given()) return;
   const bool rounded = copy.dtype == DType::kBF16;
-  check_view(check, "copy", copy, rounded ? DType::kBF16 : DType::kF32, args.count);
+  check.elements("copy", copy, rounded ? DType::kBF16 : DType::kF32, args.count);
   args.copy = rounded ? copy.as<BFloat16>() : nullptr;
   args.copy_f32 = rounded ? nullptr : copy.as<float>();
 }
@@ -163,9 +137,8 @@ void schedule_free_update(Context& context, std::span<const UpdateTensor> tensor
              "the bias correction must be positive: t counts the update that is made");
   const auto plain_of = [&](std::size_t i) {
     UpdateTensor tensor = tensors[i];
-    if (context.on_gpu()) check.absent("gradient_slots", tensor.gradient_slots, "on a GPU");
     const TensorView copy = std::exchange(tensor.copy, {});
-    UpdateTensorArgs args = plain(check, tensor, Moments::kTwo);
+    UpdateTensorArgs args = plain(check, context, tensor, Moments::kTwo);
     place_copy(check, args, copy);
     return args;
   };
@@ -188,8 +161,8 @@ void schedule_free_copy(Context& context, std::span<const UpdateTensor> tensors,
     const UpdateTensor& tensor = tensors[i];
     UpdateTensorArgs args = {};
     args.count = args.row = tensor.parameter.count();
-    check_view(check, "parameter", tensor.parameter, DType::kF32, args.count);
-    check_view(check, "exp_avg", tensor.exp_avg, DType::kF32, args.count);
+    check.elements("parameter", tensor.parameter, DType::kF32, args.count);
+    check.elements("exp_avg", tensor.exp_avg, DType::kF32, args.count);
     args.parameter = tensor.parameter.as<float>();
     args.exp_avg = tensor.exp_avg.as<float>();
     place_copy(check, args, tensor.copy);
@@ -208,8 +181,8 @@ void average_update(Context& context, std::span<const AveragedTensor> tensors, d
   const auto plain_of = [&](std::size_t i) {
     const AveragedTensor& tensor = tensors[i];
     const std::int64_t count = tensor.average.count();
-    check_view(check, "average", tensor.average, DType::kF32, count);
-    check_view(check, "parameter", tensor.parameter, DType::kF32, count);
+    check.elements("average", tensor.average, DType::kF32, count);
+    check.elements("parameter", tensor.parameter, DType::kF32, count);
     UpdateTensorArgs args = {};
     args.parameter = const_cast<float*>(tensor.parameter.as<float>());  // read alone
     args.exp_avg = tensor.average.as<float>();

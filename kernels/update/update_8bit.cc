@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <new>
 
 #include "base/math.h"
-#include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/op_work.h"
+#include "kernels/common/tensor_table.h"
 #include "kernels/update/update_8bit_table.h"
+#include "kernels/update/update_gradient.h"
 
 namespace trireme {
 namespace {
@@ -38,30 +38,12 @@ CodedMomentArgs plain(const ArgumentChecker& check, const char* name, const Code
           parts ? moment.next.as<std::int32_t>() : nullptr};
 }
 
-void check_gradient(const ArgumentChecker& check, const Context& context,
-                    const CodedTensor& tensor) {
-  const std::int64_t count = tensor.parameter.count();
-  if (!tensor.gradient_slots.given()) {
-    const ConstTensorView& gradient = tensor.gradient;
-    check.tensor("gradient", gradient.count() == count ? gradient.reshape({count}) : gradient,
-                 DType::kF32, {count});
-    return;
-  }
-  if (context.on_gpu()) check.absent("gradient_slots", tensor.gradient_slots, "on a GPU");
-  check.rank("parameter", tensor.parameter, 2);
-  check.rank("gradient", tensor.gradient, 2);
-  const std::int64_t rows = tensor.gradient.shape[0];
-  check.tensor("gradient", tensor.gradient, DType::kF32, {rows, tensor.parameter.shape[1]});
-  check.tensor("gradient_slots", tensor.gradient_slots, DType::kI32, {tensor.parameter.shape[0]});
-  check.indices("gradient_slots", tensor.gradient_slots, rows);
-}
-
 /// All of a tensor that has no parts.
 CodedTensorArgs plain(const ArgumentChecker& check, const Context& context,
                       const CodedTensor& tensor, const Op& op) {
   const std::int64_t count = tensor.parameter.count();
   check.tensor("parameter", tensor.parameter, DType::kF32, tensor.parameter.shape);
-  check_gradient(check, context, tensor);
+  check_gradient(check, context, {tensor.parameter, tensor.gradient, tensor.gradient_slots});
   if (tensor.copy.given())
     check.tensor("copy", tensor.copy.reshape({tensor.copy.count()}), DType::kBF16, {count});
   CodedTensorArgs args = {};
@@ -116,52 +98,37 @@ OpWork work_of(std::span<const CodedTensor> tensors, const Op& op) {
   return {0, bytes};
 }
 
-/// Of all entries in the scratch memory of the host.
-class Table {
- public:
-  Table(Context& context, std::size_t most)
-      : data_(context.host_scratch(most * sizeof(CodedTensorArgs))) {}
-  void add(CodedTensorArgs args) {
-    if (args.count == 0) return;
-    args.first_unit = units;
-    args.first_block = blocks;
-    new (data_ + static_cast<std::size_t>(count++) * sizeof args) CodedTensorArgs(args);
-    const std::int64_t more = ceil_div(args.count, kMomentBlock);
-    units += more;
-    blocks += ceil_div(more, kMomentBlocksPerBlock);
-  }
-  [[nodiscard]] std::span<const std::byte> bytes() const {
-    return {data_, static_cast<std::size_t>(count) * sizeof(CodedTensorArgs)};
-  }
-  std::int64_t count = 0, units = 0, blocks = 0;
-
- private:
-  std::byte* data_;
-};
-
 void run(Context& context, const Op& op, std::span<const CodedTensor> tensors,
          const UpdateScalars& step, const UpdateConstants& constants) {
   const OpSpan span(context.op_trace(), op.name, work_of(tensors, op));
   const ArgumentChecker check(op.name);
   std::size_t most = 0;
   for (const CodedTensor& each : tensors) most += std::max<std::size_t>(1, each.parts.size());
-  Table table(context, most);
+  TensorTable<CodedTensorArgs> table(context, most);
+  std::int64_t units = 0, blocks = 0;
+  const auto add = [&](CodedTensorArgs args) {
+    if (args.count == 0) return;
+    args.first_unit = units;
+    args.first_block = blocks;
+    table.add(args);
+    const std::int64_t more = ceil_div(args.count, kMomentBlock);
+    units += more;
+    blocks += ceil_div(more, kMomentBlocksPerBlock);
+  };
   const bool parts = !tensors.empty() && !tensors.front().parts.empty();
   check.that(parts || !op.maxima, "parts", "maxima are of parts");
   for (const CodedTensor& each : tensors) {
     check.that(parts == !each.parts.empty(), "parts", "all tensors have parts, or none");
     const CodedTensorArgs whole = plain(check, context, each, op);
-    if (!parts) table.add(whole);
+    if (!parts) add(whole);
     for (const MomentPart& part : each.parts)
-      table.add(part_of(check, whole, part, each.exp_avg.absmax.count()));
+      add(part_of(check, whole, part, each.exp_avg.absmax.count()));
   }
-  if (table.count == 0) return;
+  if (table.count() == 0) return;
   const MomentTables* codes = &moment_tables();
-  const std::byte* entries = table.bytes().data();
   UpdateScalars on_host = {};
   UpdateScalars* in_place = &on_host;
   if (context.on_gpu()) {
-    entries = context.device_constant(table.bytes());
     codes = reinterpret_cast<const MomentTables*>(
         context.device_constant(std::as_bytes(std::span(codes, 1))));
     in_place = reinterpret_cast<UpdateScalars*>(context.scratch(sizeof(UpdateScalars)));
@@ -173,9 +140,9 @@ void run(Context& context, const Op& op, std::span<const CodedTensor> tensors,
   const CodedPass pass = op.maxima ? CodedPass::kMaxima
                          : parts   ? CodedPass::kGiven
                                    : CodedPass::kWhole;
-  (kernels.*op.kernel)({context.exec(), reinterpret_cast<const CodedTensorArgs*>(entries), in_place,
-                        codes, table.count, table.units, table.blocks, constants},
-                       pass);
+  (kernels.*op.kernel)(
+      {context.exec(), table.placed(), in_place, codes, table.count(), units, blocks, constants},
+      pass);
 }
 
 float single(double x) { return static_cast<float>(x); }

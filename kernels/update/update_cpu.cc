@@ -1,12 +1,10 @@
 #include "kernels/update/update_cpu.h"
 
-#include "kernels/common/parallel.h"
+#include "kernels/common/tensor_parts.h"
 
 namespace trireme::TRIREME_ISA {
 namespace {
 
-constexpr std::int64_t kElementsPerUnit =
-    64;  // whole cache lines to a thread where tensors begin on one
 constexpr std::int64_t kWorkPerElement = 4;
 
 enum class Copy : std::uint8_t { kNone, kBf16, kF32 };
@@ -72,69 +70,39 @@ void update_rows(const UpdateTensorArgs& tensor, const StepConstants& c, std::in
   }
 }
 
-/// The first tensor that ends after element `begin`.
-std::int64_t first_tensor(const UpdateArgs& args, std::int64_t begin) {
-  std::int64_t low = 0, high = args.tensor_count - 1;
-  while (low < high) {
-    const std::int64_t middle = (low + high) / 2;
-    if (args.tensors[middle].begin + args.tensors[middle].count > begin) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return low;
-}
-
-/// Calls `body(tensor, from, to)` for elements of all tensors, by all threads.
-template <class Body>
-void for_each_part(const UpdateArgs& args, const Body& body) {
-  const std::int64_t units = (args.element_count + kElementsPerUnit - 1) / kElementsPerUnit;
-  parallel_ranges(args.exec, units, kElementsPerUnit * kWorkPerElement,
-                  [&](std::int64_t first, std::int64_t last) {
-                    const std::int64_t begin = first * kElementsPerUnit;
-                    const std::int64_t end = last * kElementsPerUnit < args.element_count
-                                                 ? last * kElementsPerUnit
-                                                 : args.element_count;
-                    for (std::int64_t t = first_tensor(args, begin); t < args.tensor_count; ++t) {
-                      const UpdateTensorArgs& tensor = args.tensors[t];
-                      if (tensor.begin >= end) break;
-                      const std::int64_t from = begin > tensor.begin ? begin - tensor.begin : 0;
-                      const std::int64_t to =
-                          end - tensor.begin < tensor.count ? end - tensor.begin : tensor.count;
-                      body(tensor, from, to);
-                    }
-                  });
-}
-
 template <UpdateRule kRule>
 void update_all(const UpdateArgs& args) {
   const StepConstants constants = step_constants(*args.step, args.constants);
-  for_each_part(args, [&](const UpdateTensorArgs& tensor, std::int64_t from, std::int64_t to) {
-    update_rows<kRule>(tensor, constants, from, to);
-  });
+  for_each_tensor_part(args, kWorkPerElement,
+                       [&](const UpdateTensorArgs& tensor, std::int64_t from, std::int64_t to) {
+                         update_rows<kRule>(tensor, constants, from, to);
+                       });
 }
 
 void schedule_free_copy(const UpdateArgs& args) {
   const F32 one_minus_beta1 = F32::broadcast(args.constants.one_minus_beta1);
-  for_each_part(args, [&](const UpdateTensorArgs& tensor, std::int64_t from, std::int64_t to) {
-    for_each_vector(from, to, [&](std::int64_t i, auto lanes) {
-      const F32 y = between(F32::load(tensor.parameter + i, lanes),
-                            F32::load(tensor.exp_avg + i, lanes), one_minus_beta1);
-      if (tensor.copy != nullptr) y.store(tensor.copy + i, lanes);
-      if (tensor.copy_f32 != nullptr) y.store(tensor.copy_f32 + i, lanes);
-    });
-  });
+  for_each_tensor_part(args, kWorkPerElement,
+                       [&](const UpdateTensorArgs& tensor, std::int64_t from, std::int64_t to) {
+                         for_each_vector(from, to, [&](std::int64_t i, auto lanes) {
+                           const F32 y =
+                               between(F32::load(tensor.parameter + i, lanes),
+                                       F32::load(tensor.exp_avg + i, lanes), one_minus_beta1);
+                           if (tensor.copy != nullptr) y.store(tensor.copy + i, lanes);
+                           if (tensor.copy_f32 != nullptr) y.store(tensor.copy_f32 + i, lanes);
+                         });
+                       });
 }
 
 void average(const UpdateArgs& args) {
   const F32 share = F32::broadcast(args.constants.one_minus_beta1);
-  for_each_part(args, [&](const UpdateTensorArgs& tensor, std::int64_t from, std::int64_t to) {
-    for_each_vector(from, to, [&](std::int64_t i, auto lanes) {
-      const F32 e = F32::load(tensor.exp_avg + i, lanes);
-      fma(share, F32::load(tensor.parameter + i, lanes) - e, e).store(tensor.exp_avg + i, lanes);
-    });
-  });
+  for_each_tensor_part(args, kWorkPerElement,
+                       [&](const UpdateTensorArgs& tensor, std::int64_t from, std::int64_t to) {
+                         for_each_vector(from, to, [&](std::int64_t i, auto lanes) {
+                           const F32 e = F32::load(tensor.exp_avg + i, lanes);
+                           fma(share, F32::load(tensor.parameter + i, lanes) - e, e)
+                               .store(tensor.exp_avg + i, lanes);
+                         });
+                       });
 }
 
 void write_step(const Exec&, UpdateScalars* to, const UpdateScalars& step) { *to = step; }

@@ -6,7 +6,6 @@ namespace trireme::cuda {
 namespace {
 
 constexpr int kThreads = 256, kCount = 4;
-static_assert(kUpdateElementsPerBlock % (kThreads * kCount) == 0);
 
 /// In either type.
 template <int kWidth>
@@ -80,22 +79,11 @@ __device__ __forceinline__ UpdateTensorArgs tensor_here(const UpdateArgs& args) 
   return args.tensors[tensor_of_block(args.tensors, args.tensor_count, blockIdx.x)];
 }
 
-/// A block's kUpdateElementsPerBlock elements of a tensor, or its last ones: `of_four(i)`, and
-/// `of_one(i)` for what is left.
 template <class OfFour, class OfOne>
 __device__ __forceinline__ void for_block(const UpdateTensorArgs& tensor, const OfFour& of_four,
                                           const OfOne& of_one) {
-  const std::int64_t begin = (blockIdx.x - tensor.first_block) * kUpdateElementsPerBlock;
-  const std::int64_t end = min(begin + kUpdateElementsPerBlock, tensor.count);
-  std::int64_t single = begin;
-  if (begins_aligned(tensor)) {
-    single = end / kCount * kCount;
-#pragma unroll 1
-    for (std::int64_t i = begin + threadIdx.x * kCount; i < single; i += kThreads * kCount)
-      of_four(i);
-  }
-#pragma unroll 1
-  for (std::int64_t i = single + threadIdx.x; i < end; i += kThreads) of_one(i);
+  for_block_of<kThreads, kCount, kUpdateElementsPerBlock>(tensor, begins_aligned(tensor), of_four,
+                                                          of_one);
 }
 
 template <class Rule>
