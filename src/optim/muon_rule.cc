@@ -39,11 +39,16 @@ void exchange(Communicator* ranks, std::span<const Message> sends,
 
 }  // namespace
 
-MatrixShare::Sizes MuonRule::sizes_of(const std::vector<ParamMeta>& params,
-                                      const ParamDistribution& distribution) {
+MuonRule::Shares MuonRule::shares_of(const std::vector<ParamMeta>& params,
+                                     const ParamDistribution& distribution) {
+  return {MatrixShare(params, distribution, MeshView::kDense),
+          MatrixShare(params, distribution, MeshView::kExpert)};
+}
+
+MatrixShare::Sizes MuonRule::sizes_of(const Shares& shares) {
   MatrixShare::Sizes most;
-  for (const MeshView view : kMeshViews) {
-    const MatrixShare::Sizes sizes = MatrixShare(params, distribution, view).sizes();
+  for (const MatrixShare& share : shares) {
+    const MatrixShare::Sizes sizes = share.sizes();
     most.parts = std::max(most.parts, sizes.parts);
     most.pieces = std::max(most.pieces, sizes.pieces);
     most.matrix = std::max(most.matrix, sizes.matrix);
@@ -54,7 +59,7 @@ MatrixShare::Sizes MuonRule::sizes_of(const std::vector<ParamMeta>& params,
 
 std::int64_t MuonRule::buffer_bytes(const std::vector<ParamMeta>& params,
                                     const ParamDistribution& distribution, DType compute) {
-  const MatrixShare::Sizes sizes = sizes_of(params, distribution);
+  const MatrixShare::Sizes sizes = sizes_of(shares_of(params, distribution));
   const auto rounded = static_cast<std::int64_t>(size_of(compute)),
              single = static_cast<std::int64_t>(sizeof(float));
   return rounded * (sizes.parts + sizes.pieces + sizes.matrix + sizes.gram) +
@@ -65,8 +70,8 @@ MuonRule::MuonRule(const RunConfig::Optimizer& config, const ParamStore& store,
                    std::span<const UpdatedParam> params, const ViewChannels& channels)
     : lr_ratio_(config.lr == 0 ? 1 : config.matrix_lr.value_or(config.lr) / config.lr),
       type_(store.compute()) {
-  const ParamDistribution& distribution = store.layout().distribution();
-  const MatrixShare::Sizes sizes = sizes_of(store.params(), distribution);
+  const Shares shares = shares_of(store.params(), store.layout().distribution());
+  const MatrixShare::Sizes sizes = sizes_of(shares);
   const auto make = [&](std::int64_t count, DType dtype) {
     return count == 0 ? Buffer() : Buffer(dtype, {count}, store.device());
   };
@@ -77,7 +82,7 @@ MuonRule::MuonRule(const RunConfig::Optimizer& config, const ParamStore& store,
   gram_ = make(sizes.gram, type_);
   square_ = make(sizes.gram, DType::kF32);
   for (const MeshView view : kMeshViews) {
-    const MatrixShare share(store.params(), distribution, view);
+    const MatrixShare& share = shares[static_cast<std::size_t>(view)];
     Communicator* ranks =
         share.ranks() == 1 ? nullptr : channels[static_cast<std::size_t>(view)].parts;
     if (share.rounds().empty()) continue;

@@ -7,6 +7,7 @@
 // A matrix comes together on one rank, in the type that products read, and its parts go back
 // (MatrixShare): equal gradients give equal bits however it was shared out.
 
+#include <array>
 #include <span>
 #include <vector>
 
@@ -36,9 +37,11 @@ class MuonRule final : public UpdateRule {
   [[nodiscard]] std::vector<TensorView> changed() const override;
 
  private:
+  using Shares = std::array<MatrixShare, kMeshViews.size()>;
+  static Shares shares_of(const std::vector<ParamMeta>& params,
+                          const ParamDistribution& distribution);
   /// Elements of memory, of what any view needs.
-  static MatrixShare::Sizes sizes_of(const std::vector<ParamMeta>& params,
-                                     const ParamDistribution& distribution);
+  static MatrixShare::Sizes sizes_of(const Shares& shares);
   /// A rank's part of the matrix that is worked on here, and which boxes of it these are.
   struct Piece {
     TensorView part;

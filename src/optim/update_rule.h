@@ -23,12 +23,11 @@ struct UpdateStep {
   std::int64_t applied = 1;  ///< updates, this one included
 };
 
-/// The ranks that hold other parts of the same parameters, and those that hold the same parts: for
-/// updates that need whole matrices. Null where a rule has no use for them.
+/// The ranks that hold other parts of the same parameters, for updates that are not of each element
+/// by itself. Null where a rule has no use for them.
 struct UpdateChannels {
   Communicator* tensor = nullptr;  ///< along the cuts of the parameters (Distribution::tensor)
   Communicator* shard = nullptr;   ///< ZeRO's
-  Communicator* copies = nullptr;
   /// The first two as one group: by shards, within one along the cuts. Null where no rule asks.
   Communicator* parts = nullptr;
 };

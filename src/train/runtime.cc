@@ -143,10 +143,8 @@ ExpertAxis Channels::expert_axis(const ExpertCut& cut, DispatchMethod method) co
 }
 
 ViewChannels Channels::of_updates() const {
-  ViewChannels of{{{tensor.get(), shard_reduce.get(), copy_reduce.get(), parts.get()}, {}}};
-  if (experts)
-    of[1] = {experts->tensor.get(), experts->shard_reduce.get(), experts->copy_reduce.get(),
-             experts->parts.get()};
+  ViewChannels of{{{tensor.get(), shard_reduce.get(), parts.get()}, {}}};
+  if (experts) of[1] = {experts->tensor.get(), experts->shard_reduce.get(), experts->parts.get()};
   return of;
 }
 
