@@ -76,13 +76,20 @@ done
 # Another optimizer, averages, parameters that stand still: the same step from equal gradients; the same bits twice.
 optimizers=("${short[@]}" --set optimizer.kind=lion --set optimizer.state=8bit --set optimizer.lr=0.0003 --set optimizer.ema=0.9 --set precision.compute=bf16
   --set 'optimizer.groups=[{"match":"embed_tokens","trainable":false},{"match":"norm","trainable":false},{"match":"mlp","lr_scale":0.5}]')
-on cpu base.json "${optimizers[@]}" --set run.directory=cpu-optimizers
-for directory in gpu-optimizers gpu-optimizers-again; do
-  on cuda-host base.json "${optimizers[@]}" --set run.directory=$directory
-  ends_with "lion and groups, cuda-host" 0
-done
-close "lion and groups: losses" gpu-optimizers cpu-optimizers 4e-3
-same_run "lion and groups: the same bits twice" gpu-optimizers 5 gpu-optimizers-again
+beside_cpu() { # NAME FOLDER OPTION...
+  local name=$1 folder=$2 directory
+  shift 2
+  on cpu base.json "$@" --set run.directory=cpu-$folder
+  for directory in gpu-$folder gpu-$folder-again; do
+    on cuda-host base.json "$@" --set run.directory=$directory
+    ends_with "$name, cuda-host" 0
+  done
+  close "$name: losses" gpu-$folder cpu-$folder 4e-3
+  same_run "$name: the same bits twice" gpu-$folder 5 gpu-$folder-again
+}
+beside_cpu "lion and groups" optimizers "${optimizers[@]}"
+beside_cpu muon muon "${short[@]}" --set optimizer.kind=muon --set optimizer.matrix_lr=0.001 --set precision.compute=bf16
+beside_cpu adafactor factored "${short[@]}" --set optimizer.kind=adafactor --set optimizer.lr=0.02 --set precision.compute=bf16
 free=("${short[@]}" --set optimizer.kind=schedule-free --set evaluation.interval_steps=2 --set precision.compute=bf16)
 on cpu base.json "${free[@]}" --set run.directory=cpu-free
 for graph in auto off; do
@@ -91,22 +98,6 @@ for graph in auto off; do
 done
 close "schedule-free: losses" gpu-free-auto cpu-free 4e-3
 same_run "schedule-free: the same bits without a CUDA graph" gpu-free-off 5 gpu-free-auto
-whole=("${short[@]}" --set optimizer.kind=muon --set optimizer.matrix_lr=0.001 --set precision.compute=bf16)
-on cpu base.json "${whole[@]}" --set run.directory=cpu-muon
-for directory in gpu-muon gpu-muon-again; do
-  on cuda-host base.json "${whole[@]}" --set run.directory=$directory
-  ends_with "muon, cuda-host" 0
-done
-close "muon: losses" gpu-muon cpu-muon 4e-3
-same_run "muon: the same bits twice" gpu-muon 5 gpu-muon-again
-factored=("${short[@]}" --set optimizer.kind=adafactor --set optimizer.lr=0.02 --set precision.compute=bf16)
-on cpu base.json "${factored[@]}" --set run.directory=cpu-factored
-for directory in gpu-factored gpu-factored-again; do
-  on cuda-host base.json "${factored[@]}" --set run.directory=$directory
-  ends_with "adafactor, cuda-host" 0
-done
-close "adafactor: losses" gpu-factored cpu-factored 4e-3
-same_run "adafactor: the same bits twice" gpu-factored 5 gpu-factored-again
 binary=$cpu
 train evaluate --checkpoint gpu-optimizers --data toy --sequence-length 32 --batches 2 --ema
 ends_with "averages of a GPU's run" 0
